@@ -1,0 +1,11 @@
+"""Opportunistic Expert Activation (arXiv 2511.02237) for SGLang.
+
+Rooms, and the one direction in which they import (`core` <- `plugin` <- `cli`):
+    core/     the algorithm and when it applies: torch and triton only, knows no host
+    plugin/   the host side: the only room that names SGLang's modules
+    cli.py    `sglang-oea check`
+
+Importing this package imports neither torch nor sglang.
+"""
+
+__version__ = "0.1.0"

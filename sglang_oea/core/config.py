@@ -1,0 +1,175 @@
+"""Settings: the `SGLANG_OEA_*` variables, parsed once into one frozen `Config`.
+
+The only file that reads the environment. Standard library only, because it decides whether anything
+else is imported at all. A value that does not parse is refused, never replaced by a default: a
+benchmark of the wrong setting is worse than none.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .schedule import Schedule, ScheduleError, is_off
+
+PREFIX = "SGLANG_OEA_"
+SETTINGS = ("K0", "MODES", "IMPL", "MAX_ROWS", "MAX_RANK", "STRICT", "TRACE")
+# read by the scripts of the repository, meaningless to a server
+SCRIPT_SETTINGS = ("VENV",)
+MODES = ("decode", "verify")
+IMPLEMENTATIONS = ("auto", "torch")
+MAX_ROWS_LIMIT = 65536
+
+
+class Refusal(SystemExit):
+    """A requested OEA that cannot run.
+
+    `SystemExit`, because SGLang swallows every `Exception` of a plugin and would go on as a stock
+    server.
+    """
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the user asked for. Every rank of a server must hold an equal one."""
+
+    k0: Schedule
+    modes: tuple[str, ...] = ("decode",)
+    impl: str = "auto"
+    max_rows: int = 256
+    max_rank: int | None = None
+    # not part of the fingerprint: a rank that tolerates more still routes alike
+    strict: bool = field(default=True, compare=False)
+
+    def fingerprint(self, *more: str) -> str:
+        """Hash every setting that changes routing, and `more` (versions, implementation)."""
+        settings = [getattr(self, f.name) for f in dataclasses.fields(self) if f.compare]
+        return hashlib.sha256(repr((settings, more)).encode()).hexdigest()
+
+
+def refusal(what: str, *, where: str, got: str, expected: str, fix: str) -> Refusal:
+    """The one shape of every refusal: what is wrong, where, and how to put it right."""
+    return Refusal(
+        f"sglang_oea: {what}\n  where:    {where}\n  got:      {got}\n"
+        f"  expected: {expected}\n  fix:      {fix}\n"
+        f"  (SGLANG_OEA_STRICT=0 serves stock SGLang instead of stopping)"
+    )
+
+
+def refuse(refusal: Refusal, strict: bool) -> None:
+    """Stop with the message, or log it where the user prefers a stock server to none."""
+    if strict:
+        raise refusal
+    logging.getLogger("sglang_oea").error(
+        "%s\nsglang_oea: SGLANG_OEA_STRICT=0, so stock SGLang is served", refusal
+    )
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Config | None:
+    """The settings in force, or None when OEA is off (`SGLANG_OEA_K0` unset, empty or 0).
+
+    Raises:
+        Refusal: an unknown `SGLANG_OEA_*` name, or a value that does not parse.
+    """
+    _refuse_unknown_names(environ)
+    k0 = environ.get(PREFIX + "K0", "").strip()
+    if is_off(k0):
+        return None
+    settings = _Reader(environ)
+    max_rows = settings.whole_number("MAX_ROWS", 256, high=MAX_ROWS_LIMIT)
+    return Config(
+        k0=settings.schedule(k0, max_rows),
+        modes=settings.modes(),
+        impl=settings.one_of("IMPL", IMPLEMENTATIONS),
+        max_rows=max_rows,
+        max_rank=settings.whole_number("MAX_RANK", None),
+        strict=is_strict(environ),
+    )
+
+
+def is_strict(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a refusal stops the server (the default), or is logged and stock is served."""
+    return _Reader(environ).one_of("STRICT", ("1", "0")) == "1"
+
+
+def host_variable(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """A variable of SGLang's own, such as the ones that choose its plugins; empty where unset."""
+    return environ.get(name, "")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One value at a time, each refused in the same shape."""
+
+    environ: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        return self.environ.get(PREFIX + name, "").strip()
+
+    def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
+        """The first of `allowed` is the default."""
+        value = self.text(name) or allowed[0]
+        if value not in allowed:
+            raise _bad_value(name, value, "one of " + ", ".join(allowed))
+        return value
+
+    def whole_number(self, name: str, default: int | None, high: int | None = None) -> int | None:
+        value = self.text(name)
+        if not value:
+            return default
+        if not value.isascii() or not value.isdigit() or int(value) < 1:
+            raise _bad_value(name, value, "a whole number of at least 1")
+        if high is not None and int(value) > high:
+            raise _bad_value(name, value, f"at most {high}")
+        return int(value)
+
+    def modes(self) -> tuple[str, ...]:
+        value = self.text("MODES") or "decode"
+        names = [name.strip() for name in value.split(",")]
+        if not set(names) <= set(MODES):
+            raise _bad_value("MODES", value, "decode, verify, or both with a comma between")
+        return tuple(mode for mode in MODES if mode in names)
+
+    def schedule(self, value: str, max_rows: int) -> Schedule:
+        if self.text("TRACE"):
+            raise _bad_value(
+                "TRACE", self.text("TRACE"), "unset: this version cannot record router logits"
+            )
+        try:
+            schedule = Schedule.parse(value)
+        except ScheduleError as error:
+            raise _bad_value("K0", value, error.expected) from None
+        if schedule.first_rows > max_rows:
+            raise _bad_value(
+                "K0",
+                value,
+                f"a start of at most SGLANG_OEA_MAX_ROWS={max_rows} rows, or it never applies",
+            )
+        return schedule
+
+
+def _bad_value(name: str, value: str, expected: str) -> Refusal:
+    return refusal(
+        f"{PREFIX}{name} is not valid",
+        where="environment of the server process",
+        got=f"{PREFIX}{name}={value}",
+        expected=expected,
+        fix=f"correct it, or unset {PREFIX}{name}; `sglang-oea check` shows how settings parse",
+    )
+
+
+def _refuse_unknown_names(environ: Mapping[str, str]) -> None:
+    known = [PREFIX + name for name in SETTINGS + SCRIPT_SETTINGS]
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise refusal(
+                f"{name} is not a setting of sglang_oea",
+                where="environment of the server process",
+                got=f"{name}={environ[name]}",
+                expected="one of " + ", ".join(PREFIX + setting for setting in SETTINGS),
+                fix=f"did you mean {nearest}? Rename or unset {name}",
+            )

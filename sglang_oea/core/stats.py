@@ -1,0 +1,65 @@
+"""Counters on the device, one line a layer: written in the hot path, read outside it.
+
+Writing is tensor arithmetic that a CUDA graph can hold; reading synchronises, so it belongs to
+whoever answers `/server_info`.
+"""
+
+import torch
+
+COLUMNS = ("reached", "calls", "rows", "experts_before", "experts_after", "slots_rerouted")
+
+
+class Stats:
+    """`counters` `[layers, len(COLUMNS)]` int64, sums since the start.
+
+    reached: executions of the routing step, warm-up and graph capture included
+    calls: those with at least one valid row; T of a layer is experts_after / calls
+    rows: valid rows
+    experts_before, experts_after: T with the stock selection, and with the rerouted one
+    slots_rerouted: slots of valid rows that hold an expert which the row's stock selection did not
+    """
+
+    def __init__(self, layers: int, device: torch.device):
+        self.counters = torch.zeros(layers, len(COLUMNS), dtype=torch.int64, device=device)
+
+    def add(
+        self,
+        layer: int,
+        before: torch.Tensor,
+        after: torch.Tensor,
+        valid: torch.Tensor,
+        experts: int,
+    ) -> None:
+        """Count one routing step.
+
+        Args:
+            layer: line of the table.
+            before, after: `[rows, K]` stock and rerouted ids; negative ids count as no expert.
+            valid: `[rows]` bool.
+            experts: N.
+        """
+        old, new = _members(before, valid, experts), _members(after, valid, experts)
+        # [rows, N] -> the columns, in their order
+        active = torch.stack([old, new]).any(1).sum(-1)
+        rows = valid.sum()
+        step = torch.stack(
+            [torch.ones_like(rows), (rows > 0).long(), rows, *active, (new & ~old).sum()]
+        )
+        self.counters[layer] += step
+
+    def layers_reached(self) -> list[bool]:
+        """Per layer, whether the routing step ever ran there. Synchronises."""
+        return [count > 0 for count in self.counters[:, 0].tolist()]
+
+    def totals(self) -> dict[str, int]:
+        """Sums over layers, by column. Synchronises."""
+        sums = dict(zip(COLUMNS, self.counters.sum(0).tolist(), strict=True))
+        del sums["reached"]
+        return sums
+
+
+def _members(ids: torch.Tensor, valid: torch.Tensor, experts: int) -> torch.Tensor:
+    """`[rows, N]` bool: which experts each valid row holds."""
+    held = torch.zeros(ids.shape[0], experts, dtype=torch.int32, device=ids.device)
+    counted = (valid.unsqueeze(-1) & (ids >= 0)).int()
+    return held.scatter_add_(-1, ids.long().clamp(min=0), counted) > 0

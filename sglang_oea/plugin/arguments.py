@@ -1,0 +1,89 @@
+"""Server arguments under which OEA would be inert, wrong, or break a promise of SGLang's."""
+
+import logging
+from typing import Any
+
+from sglang_oea.core.config import Config, Refusal, refusal
+
+logger = logging.getLogger("sglang_oea")
+
+
+def conflict(server_args: Any, config: Config, simulated: bool) -> Refusal | None:
+    """The first conflict between SGLang's resolved `ServerArgs` and the settings, or None.
+
+    Args:
+        server_args: read by attribute; a release that lacks an argument cannot conflict with it.
+        config: the settings.
+        simulated: whether SGLang overrides routing (`routing_simulation_enabled()`).
+    """
+
+    def value(name: str) -> Any:
+        return getattr(server_args, name, None)
+
+    speculative = value("speculative_algorithm")
+    gathers_rows = (value("attn_dp_size") or 1) > 1 or value("enable_dp_attention")
+    conflicts = (
+        (
+            value("enable_deterministic_inference"),
+            "--enable-deterministic-inference",
+            "answers that may depend on the batch; deterministic inference promises the opposite",
+            "drop --enable-deterministic-inference, or unset SGLANG_OEA_K0",
+        ),
+        (
+            speculative and "verify" not in config.modes,
+            f"--speculative-algorithm {speculative} with SGLANG_OEA_MODES={','.join(config.modes)}",
+            "the mode verify: a speculative target model never runs a decode forward",
+            "set SGLANG_OEA_MODES=decode,verify",
+        ),
+        (
+            gathers_rows and value("moe_a2a_backend") in (None, "none"),
+            "data-parallel attention without an all-to-all backend",
+            "ranks in one forward mode: here rows are gathered from ranks that may differ",
+            "use plain tensor parallelism, or unset SGLANG_OEA_K0",
+        ),
+        (
+            value("enable_two_batch_overlap"),
+            "--enable-two-batch-overlap",
+            "MoE layers that see a forward's rows together: here they are split in two",
+            "drop --enable-two-batch-overlap, or unset SGLANG_OEA_K0",
+        ),
+        (
+            value("ep_dispatch_algorithm") == "fake",
+            "--ep-dispatch-algorithm fake",
+            "real router logits: fake dispatch replaces them",
+            "choose another --ep-dispatch-algorithm",
+        ),
+        (
+            simulated,
+            "SGLANG_SIMULATE_UNIFORM_EXPERTS or SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS",
+            "experts that the router chose",
+            "unset the simulation's variable, or SGLANG_OEA_K0",
+        ),
+    )
+    for conflicting, got, expected, fix in conflicts:
+        if conflicting:
+            return refusal(
+                "OEA cannot run with these server arguments",
+                where="arguments and environment of the server",
+                got=got,
+                expected=expected,
+                fix=fix,
+            )
+    return None
+
+
+def is_stock_by_nature(server_args: Any) -> bool:
+    """Whether this server never decodes, so that OEA has nothing to do. Said in the log."""
+    if getattr(server_args, "disaggregation_mode", None) == "prefill":
+        logger.info("sglang_oea: a prefill server never decodes, so OEA has nothing to do here")
+        return True
+    return False
+
+
+def warn(server_args: Any) -> None:
+    """Say what lowers the gain without stopping it."""
+    if getattr(server_args, "enable_mixed_chunk", False):
+        logger.warning(
+            "sglang_oea: --enable-mixed-chunk puts decode rows into prefill forwards, "
+            "which are not rerouted"
+        )

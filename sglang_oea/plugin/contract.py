@@ -1,0 +1,154 @@
+"""What is relied on in SGLang, as data: each symbol that is hooked or read, and its names.
+
+The contract decides, not the version: a release that meets it is accepted, and one that was never
+run is said to be untested. `problems()` imports the modules it checks.
+"""
+
+import dataclasses
+import importlib.metadata
+import inspect
+import pkgutil
+from dataclasses import dataclass
+
+from sglang_oea.core.config import Refusal, refusal
+
+TESTED = ("0.5.23",)
+OLDEST = (0, 5, 12)
+SUPPORTED = "0.5.23 (tested), or 0.5.12 and later where the contract holds"
+
+SELECT_EXPERTS = "sglang.srt.layers.moe.topk.select_experts"
+POST_PROCESS = "sglang.srt.layers.moe.topk._post_process_topk_ids"
+LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
+_CONTROLLER = "sglang.srt.managers.scheduler_components.internal_state"
+UPDATE_HANDLERS = f"{_CONTROLLER}.SchedulerInternalStateController._update_handlers"
+TOKENIZER_MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager.__init__"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One symbol: its path, the parameters or fields it must have, and what OEA needs it for."""
+
+    path: str
+    names: tuple[str, ...]
+    purpose: str
+    required: bool = True
+
+    def problem(self) -> str | None:
+        """What does not hold in the SGLang that is installed, or None."""
+        try:
+            found = pkgutil.resolve_name(self.path)
+        except (ImportError, AttributeError) as error:
+            return f"{self.path} is not there ({error})"
+        missing = [name for name in self.names if name not in _names_of(found)]
+        return f"{self.path} has no {', '.join(missing)}" if missing else None
+
+
+CONTRACT = (
+    Item("sglang.srt.plugins.hook_registry.HookRegistry.register", ("target", "hook"), "hooks"),
+    Item(
+        SELECT_EXPERTS,
+        ("hidden_states", "router_logits", "topk_config", "layer_id", "num_token_non_padded"),
+        "the region in which ids are rerouted",
+    ),
+    Item(
+        POST_PROCESS,
+        (
+            "topk_ids",
+            "topk_weights",
+            "topk_config",
+            "router_logits",
+            "layer_id",
+            "num_token_non_padded",
+        ),
+        "the place of rerouting: after the top-k, before all that consumes it",
+    ),
+    Item(
+        "sglang.srt.layers.moe.topk.TopKConfig",
+        (
+            "top_k",
+            "use_grouped_topk",
+            "topk_group",
+            "num_expert_group",
+            "renormalize",
+            "custom_routing_function",
+            "correction_bias",
+            "torch_native",
+            "scoring_func",
+            "output_format",
+        ),
+        "how a layer's router scores",
+    ),
+    Item("sglang.srt.layers.moe.topk.TopK", (), "finding the MoE layers"),
+    Item("sglang.srt.layers.moe.topk.TopKOutputFormat", (), "layers that bypass the top-k"),
+    Item(
+        "sglang.srt.layers.moe.topk.StandardTopKOutput",
+        ("topk_weights", "topk_ids", "router_logits"),
+        "dropping packed ids",
+    ),
+    Item("sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE", (), "finding the MoE layers"),
+    Item(LOAD_MODEL, ("self",), "wrapping the loaded model's forward"),
+    Item("sglang.srt.distributed.get_tp_group", (), "comparing settings across ranks"),
+    Item(
+        "sglang.srt.model_executor.forward_batch_info.ForwardBatch",
+        ("forward_mode", "out_cache_loc"),
+        "decode or not, and which rows are real",
+    ),
+    Item("sglang.srt.model_executor.forward_batch_info.ForwardMode.is_decode", (), "the gate"),
+    Item(
+        "sglang.srt.model_executor.forward_batch_info.ForwardMode.is_target_verify", (), "the gate"
+    ),
+    Item(INTERNAL_STATE, ("self",), "the proof in /server_info"),
+    Item(UPDATE_HANDLERS, ("self",), "live k0", required=False),
+    Item(f"{_CONTROLLER}._UpdateHandler", ("validate", "apply"), "live k0", required=False),
+    Item(f"{_CONTROLLER}.UpdateRejected", (), "live k0", required=False),
+    Item(
+        TOKENIZER_MANAGER, ("self",), "clear errors for a live k0 that is no number", required=False
+    ),
+)
+
+
+def installed_version() -> str | None:
+    """SGLang's version from its metadata, without importing it; None where it is not installed."""
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def problems(items: tuple[Item, ...] = CONTRACT) -> list[str]:
+    """What the installed SGLang lacks of the required items."""
+    return [problem for item in items if item.required and (problem := item.problem())]
+
+
+def available(path: str) -> bool:
+    """Whether the optional items at `path` and in its module hold."""
+    module = path.rsplit(".", 2)[0]
+    return all(
+        i.problem() is None for i in CONTRACT if not i.required and i.path.startswith(module)
+    )
+
+
+def refusal_of(found: list[str]) -> Refusal:
+    """A host that does not meet the contract."""
+    return refusal(
+        "this SGLang does not have what OEA is attached to",
+        where=f"sglang {installed_version()}",
+        got="; ".join(found),
+        expected=SUPPORTED,
+        fix="install sglang==0.5.23, or unset SGLANG_OEA_K0",
+    )
+
+
+def _names_of(found: object) -> set[str]:
+    if dataclasses.is_dataclass(found):
+        return {field.name for field in dataclasses.fields(found)}
+    fields = getattr(found, "_fields", None)
+    if fields is not None:
+        return set(fields)
+    return set(inspect.signature(found).parameters)
+
+
+def parameters(path: str) -> tuple[str, ...]:
+    """The parameter names of a function, in order."""
+    return tuple(inspect.signature(pkgutil.resolve_name(path)).parameters)
