@@ -68,7 +68,8 @@ def reroute(
 
     # invariant 10: a row that is not sound lends nothing and is left as it is
     sound = valid & ~choice.isnan().any(-1, keepdim=True) & ~(topk_ids < 0).any(-1, keepdim=True)
-    ids = topk_ids.long().clamp(min=0)
+    # a row that is not sound may hold anything, and is not read below
+    ids = topk_ids.long().clamp(0, experts - 1)
 
     rank = _rank(choice)
     own = torch.zeros_like(choice, dtype=torch.bool).scatter_(-1, ids, True)

@@ -62,4 +62,4 @@ def _members(ids: torch.Tensor, valid: torch.Tensor, experts: int) -> torch.Tens
     """`[rows, N]` bool: which experts each valid row holds."""
     held = torch.zeros(ids.shape[0], experts, dtype=torch.int32, device=ids.device)
     counted = (valid.unsqueeze(-1) & (ids >= 0)).int()
-    return held.scatter_add_(-1, ids.long().clamp(min=0), counted) > 0
+    return held.scatter_add_(-1, ids.long().clamp(0, experts - 1), counted) > 0

@@ -1,11 +1,18 @@
 """Server arguments under which OEA would be inert, wrong, or break a promise of SGLang's."""
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 from sglang_oea.core.config import Config, Refusal, refusal
 
 logger = logging.getLogger("sglang_oea")
+
+
+def resolved(server_args: Any) -> Any:
+    """The arguments as they are in force: 0.5.23 keeps the record as typed, and decides apart."""
+    resolve = getattr(server_args, "resolved_dict", None)
+    return server_args if resolve is None else SimpleNamespace(**resolve())
 
 
 def conflict(server_args: Any, config: Config, simulated: bool) -> Refusal | None:

@@ -28,17 +28,18 @@ logger = logging.getLogger("sglang_oea")
 PATCH = "sglang.srt.layers.moe.oea"
 
 
-def attach(settings: config.Config) -> None:
+def attach(settings: config.Config) -> "Host | None":
     """Check the contract and register the hooks; SGLang applies them once all plugins have run.
+
+    Returns:
+        What the hooks share, or None where a patched SGLang does the work.
 
     Raises:
         Refusal: the contract does not hold.
     """
     if importlib.util.find_spec(PATCH) is not None:
-        logger.warning(
-            "sglang_oea: this SGLang carries the OEA patch; the plugin leaves the work to it"
-        )
-        return
+        logger.warning("sglang_oea: this SGLang carries the OEA patch, which does the work")
+        return None
     found = contract.problems()
     if found:
         raise contract.refusal_of(found)
@@ -61,6 +62,7 @@ def attach(settings: config.Config) -> None:
         logger.warning("sglang_oea: live k0 unavailable in this release")
     if contract.available(contract.TOKENIZER_MANAGER):
         HookRegistry.register(contract.TOKENIZER_MANAGER, control.watch_requests, HookType.AFTER)
+    return host
 
 
 def _or_refuse(hook: Callable) -> Callable:
@@ -146,6 +148,7 @@ class Host:
         ]
         if missing:
             raise _not_attached(missing)
+        server_args = arguments.resolved(server_args)
         if arguments.is_stock_by_nature(server_args):
             return False
         simulated = getattr(topk, "routing_simulation_enabled", bool)()
