@@ -14,15 +14,19 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 READY_SECONDS = 180
 # what serves without a GPU: SGLang's own server on torch's operators
-CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "cpu_torch"}
+# passive: threads that spin between operators starve everything else on few cores
+CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "cpu_torch", "OMP_WAIT_POLICY": "PASSIVE"}
 CPU_FLAGS = (
     "--device=cpu",
     "--attention-backend=torch_native",
     "--sampling-backend=pytorch",
     "--disable-cuda-graph",
+    # an idle scheduler would spin on one of few cores
+    "--sleep-on-idle",
 )
 
 
@@ -118,16 +122,16 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def get(self, path: str, timeout: float = 60) -> dict:
-        """GET a JSON answer (or an empty body)."""
-        return _json(urllib.request.Request(self.url + path), timeout)
+    def get(self, path: str, timeout: float = 60) -> Any:
+        """GET JSON, or text where the server does not say that it is JSON."""
+        return _answer(urllib.request.Request(self.url + path), timeout)
 
-    def post(self, path: str, body: dict, timeout: float = 300) -> dict | list:
-        """POST JSON, get JSON."""
+    def post(self, path: str, body: dict, timeout: float = 300) -> Any:
+        """POST JSON; the answer as from `get`."""
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        return _json(request, timeout)
+        return _answer(request, timeout)
 
     def oea(self) -> dict:
         """The `oea` field of `/server_info`; empty on a server without the plugin at work."""
@@ -151,7 +155,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _json(request: urllib.request.Request, timeout: float) -> dict | list:
+def _answer(request: urllib.request.Request, timeout: float) -> Any:
     with urllib.request.urlopen(request, timeout=timeout) as response:
         body = response.read()
-    return json.loads(body) if body else {}
+    return json.loads(body) if "json" in response.headers.get_content_type() else body.decode()

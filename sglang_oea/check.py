@@ -71,10 +71,10 @@ def plugin() -> Iterator[Line]:
         yield Line("FAIL", "plugin", f"no entry point {ENTRY_POINT!r} in {GROUP}", fix)
         return
     yield Line("ok", "plugin", f"{ENTRY_POINT} -> {entry_points[0].value}")
-    admitted = [n.strip() for n in config.host_variable("SGLANG_PLUGINS").split(",") if n.strip()]
-    if admitted and ENTRY_POINT not in admitted:
+    only = config.host_variable("SGLANG_PLUGINS")
+    if only and ENTRY_POINT not in [name.strip() for name in only.split(",")]:
         fix = f"add {ENTRY_POINT} to SGLANG_PLUGINS, or unset it"
-        yield Line("FAIL", "SGLANG_PLUGINS", f"{','.join(admitted)} keeps the plugin out", fix)
+        yield Line("FAIL", "SGLANG_PLUGINS", f"{only} keeps the plugin out", fix)
     # SGLang skips every plugin whose distribution also offers a platform that is not selected
     selected = config.host_variable("SGLANG_PLATFORM")
     platforms = importlib.metadata.entry_points(group="sglang.srt.platforms")
@@ -125,12 +125,12 @@ def checkpoint(folder: Path) -> Iterator[Line]:
     """What a checkpoint's `config.json` says of its experts."""
     try:
         described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        # multimodal checkpoints keep the language model's settings one level down
+        described = {**described, **(described.get("text_config") or {})}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         fix = "give the folder that holds the checkpoint's config.json"
         yield Line("FAIL", "model", f"{folder}: {error}", fix)
         return
-    # multimodal checkpoints keep the language model's settings one level down
-    described = {**described, **described.get("text_config", {})}
     name = (described.get("architectures") or ["unknown architecture"])[0]
     experts = _first(described, "n_routed_experts", "num_experts", "num_local_experts")
     slots = _first(described, "num_experts_per_tok", "moe_topk", "top_k_experts")

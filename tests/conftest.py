@@ -1,4 +1,4 @@
-"""What every test relies on: SGLang on the CPU platform, and no settings of the person who tests."""
+"""What all tests rely on: SGLang on the CPU platform, and no settings of the person who tests."""
 
 import os
 

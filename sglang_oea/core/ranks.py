@@ -20,17 +20,22 @@ def disagreement(fingerprint: str, group: dist.ProcessGroup) -> Refusal | None:
     Returns:
         A refusal, the same on every rank, where the ranks differ or one does not take part.
     """
-    if dist.get_world_size(group) == 1:
+    ranks = range(dist.get_world_size(group))
+    if len(ranks) == 1:
         return None
+    # the store and not a collective: a rank that does not take part must not hang the others
+    store = dist.distributed_c10d._get_process_group_store(group)
+    keys = [f"sglang_oea/{rank}" for rank in ranks]
+    store.set(keys[dist.get_rank(group)], fingerprint)
     try:
-        dist.monitored_barrier(group, timeout=TIMEOUT, wait_all_ranks=True)
-    except RuntimeError as error:
-        return _refusal(f"a rank that does not answer ({str(error).splitlines()[0]})")
-    found: list[str] = [""] * dist.get_world_size(group)
-    dist.all_gather_object(found, fingerprint, group)
+        store.wait(keys, TIMEOUT)
+    except RuntimeError:
+        silent = [str(rank) for rank in ranks if not store.check([keys[rank]])]
+        return _refusal(f"no answer from rank {', '.join(silent)} within {TIMEOUT.seconds} s")
+    found = [store.get(key).decode() for key in keys]
     if len(set(found)) == 1:
         return None
-    return _refusal(", ".join(f"rank {rank}: {text[:12]}" for rank, text in enumerate(found)))
+    return _refusal(", ".join(f"rank {rank}: {found[rank][:12]}" for rank in ranks))
 
 
 def _refusal(got: str) -> Refusal:

@@ -42,32 +42,34 @@ class Schedule:
         """Read a number, a schedule, or a profile's path.
 
         Raises:
-            ScheduleError: anything else.
+            ScheduleError: anything else, or nothing that would ever reroute.
         """
-        if not os.path.isfile(text):
-            return cls(text, _steps(text))
-        try:
-            with open(text, encoding="utf-8") as file:
-                profile = json.load(file)
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ScheduleError(f"a readable profile JSON ({error})") from None
-        return cls._from_profile(text, profile)
+        schedule = cls._from_file(text) if _is_file(text) else cls(text, _steps(text))
+        if schedule.first_rows is None:
+            raise ScheduleError("some k0 above 0; to switch OEA off, unset SGLANG_OEA_K0")
+        return schedule
 
     @classmethod
-    def _from_profile(cls, path: str, profile: object) -> "Schedule":
+    def _from_file(cls, path: str) -> "Schedule":
+        try:
+            with open(path, encoding="utf-8") as file:
+                profile = json.load(file, object_pairs_hook=_without_duplicates)
+        except (OSError, ValueError) as error:
+            raise ScheduleError(f"a readable profile JSON ({error})") from None
         layout = 'a profile {"k0": number or schedule, "layers": {"layer": number or schedule}}'
         if not isinstance(profile, dict) or set(profile) - {"k0", "layers"} or "k0" not in profile:
             raise ScheduleError(layout)
         layers = profile.get("layers", {})
-        if not isinstance(layers, dict) or not all(_WHOLE.fullmatch(key) for key in layers):
+        if not isinstance(layers, dict) or not all(map(_is_layer_id, layers)):
             raise ScheduleError(layout)
         exceptions = {int(key): _profile_steps(value) for key, value in layers.items()}
         return cls(path, _profile_steps(profile["k0"]), tuple(sorted(exceptions.items())))
 
     @property
-    def first_rows(self) -> int:
-        """The smallest number of valid rows from which some layer has a k0."""
-        return min(steps[0][0] for steps in (self.steps, *dict(self.layers).values()))
+    def first_rows(self) -> int | None:
+        """The fewest valid rows at which some layer reroutes; None if none ever does."""
+        every = [step for steps in (self.steps, *dict(self.layers).values()) for step in steps]
+        return min((rows for rows, k0 in every if k0), default=None)
 
     @property
     def shown(self) -> int | str:
@@ -88,6 +90,21 @@ def is_off(text: str) -> bool:
     return not text or (_WHOLE.fullmatch(text) is not None and int(text) == 0)
 
 
+def _is_file(text: str) -> bool:
+    # a number stays a number where a file happens to have its name
+    return not _STEP.match(text) and not _WHOLE.fullmatch(text) and os.path.isfile(text)
+
+
+def _is_layer_id(key: str) -> bool:
+    return _WHOLE.fullmatch(key) is not None and str(int(key)) == key
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key is there twice")
+    return dict(pairs)
+
+
 def _profile_steps(value: object) -> Steps:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ScheduleError(f"numbers and schedules in the profile, not {value!r}")
@@ -106,10 +123,6 @@ def _steps(text: str) -> Steps:
         if rows <= (steps[-1][0] if steps else 0):
             raise ScheduleError(_EXPECTED)
         steps.append((rows, k0))
-    if not any(k0 for _, k0 in steps):
-        raise ScheduleError(
-            "a schedule with some k0 above 0; to switch OEA off, unset SGLANG_OEA_K0"
-        )
     return tuple(steps)
 
 

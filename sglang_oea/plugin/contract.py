@@ -38,7 +38,8 @@ class Item:
         """What does not hold in the SGLang that is installed, or None."""
         try:
             found = pkgutil.resolve_name(self.path)
-        except (ImportError, AttributeError) as error:
+        # whatever the import of SGLang runs into
+        except Exception as error:
             return f"{self.path} is not there ({error})"
         missing = [name for name in self.names if name not in _names_of(found)]
         return f"{self.path} has no {', '.join(missing)}" if missing else None

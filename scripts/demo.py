@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Serve a small Mixture of Experts with stock SGLang and show what OEA does to it.
+
+One server is switched between off and on, in turns, under the same load; a second one without OEA
+shows that "off" costs nothing. SGLang's own benchmark sends the requests. Exits 1 if OEA did not
+run. `demo.sh` prepares the environment; until `main` has parsed, this is standard library only.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from serving import Server, ServerError
+
+TOP_K = 8
+# a small pool of KV slots and no prefix cache, so that every round prefills and decodes alike
+FLAGS = ("--mem-fraction-static=0.5", "--max-total-tokens=16384", "--disable-radix-cache")
+TOPICS = """a lighthouse keeper; the migration of eels; how bread rises; a chess endgame
+tax law in 1820; the smell of rain; compilers; volcanoes; a lost letter; the price of salt
+orbital mechanics; a recipe for soup; the first telephone; knots; glaciers; two neighbours"""
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line; everything that is wrong with it is one line and exit 2."""
+
+    def positive(text: str) -> int:
+        if not text.isdigit() or int(text) < 1:
+            raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text}")
+        return int(text)
+
+    parser = argparse.ArgumentParser(
+        prog="demo.sh", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument("--port", type=positive, help="default: a free one")
+    parser.add_argument("--k0", type=positive, default=4, help=f"below {TOP_K} (default: 4)")
+    parser.add_argument("--requests", type=positive, default=16, help="at once (default: 16)")
+    parser.add_argument("--tokens", type=positive, default=48, help="an answer (default: 48)")
+    parser.add_argument("--rounds", type=positive, default=3, help="a setting (default: 3)")
+    parser.add_argument("--cache", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.k0 >= TOP_K:
+        parser.error(f"--k0 {args.k0} of top-{TOP_K} is stock routing; expected 1 to {TOP_K - 1}")
+    if args.port is not None:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", args.port))
+            except (OSError, OverflowError) as error:
+                parser.error(f"port {args.port} of 127.0.0.1 cannot be used ({error}); try another")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the model, serve it twice, print the table and the proof."""
+    args = parse(argv)
+    if args.check:
+        return 0
+    # a terminated demo must stop its server as an interrupted one does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return run(args)
+    except KeyboardInterrupt:
+        print("interrupted; the server is stopped", file=sys.stderr)
+        return 130
+    except ServerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def run(args: argparse.Namespace) -> int:
+    """The demo itself."""
+    import torch
+
+    on_cpu = not torch.cuda.is_available()
+    model = make_model(args.cache)
+    load = Load(args, model)
+    say(f"{args.requests} requests at once, {args.tokens} tokens each, on {machine(on_cpu)}")
+
+    def serve(name: str, settings: dict[str, str]) -> Server:
+        return Server(
+            model,
+            log=args.cache / "logs" / f"demo-{name}.log",
+            settings=settings,
+            flags=FLAGS,
+            cpu=on_cpu,
+            port=args.port,
+        )
+
+    rows = {"off": [], "on": []}
+    with serve("oea", {"SGLANG_OEA_K0": str(args.k0)}) as server:
+        ready(server, f"SGLANG_OEA_K0={args.k0}")
+        load.round(server)
+        for number in range(args.rounds):
+            for name, k0 in (("off", 0), ("on", args.k0)):
+                server.set_k0(k0)
+                rows[name].append(load.round(server))
+                say(f"round {number + 1}, k0={k0}: {rows[name][-1]}")
+        proof = server.oea()
+    with serve("stock", {}) as server:
+        ready(server, "no SGLANG_OEA_K0")
+        load.round(server)
+        rows["stock"] = [load.round(server) for _ in range(args.rounds)]
+    return report(args, rows, proof)
+
+
+class Round(dict):
+    """One round: output tokens a second, and T where the server counts it."""
+
+    def __str__(self) -> str:
+        active = f", T {self['T']:.1f}" if self["T"] else ""
+        return f"{self['speed']:.1f} tokens/s{active}"
+
+
+class Load:
+    """SGLang's serving benchmark (`sglang.benchmark.serving`), all requests at once."""
+
+    def __init__(self, args: argparse.Namespace, model: Path):
+        self.folder = args.cache / "demo"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.results, prompts = self.folder / "rounds.jsonl", self.folder / "prompts.jsonl"
+        topics = TOPICS.replace("\n", "; ").split("; ")
+        with open(prompts, "w", encoding="utf-8") as file:
+            for number in range(args.requests):
+                asked = f"Story {number}: tell me about {topics[number % len(topics)]}."
+                turns = [{"content": asked}, {"content": "Gladly."}]
+                file.write(json.dumps({"conversations": turns}) + "\n")
+        self.arguments = [
+            *("--backend=sglang", "--dataset-name=custom", f"--dataset-path={prompts}"),
+            *(f"--model={model}", f"--tokenizer={model}", f"--output-file={self.results}"),
+            *(f"--num-prompts={args.requests}", f"--max-concurrency={args.requests}"),
+            *(f"--sharegpt-output-len={args.tokens}", "--warmup-requests=0", "--disable-tqdm"),
+        ]
+
+    def round(self, server: Server) -> Round:
+        """Send every prompt once and wait for the answers."""
+        from sglang.benchmark import serving
+
+        before = server.oea()
+        with open(self.folder / "benchmark.log", "a") as log, contextlib.redirect_stdout(log):
+            sys.argv = ["serving", f"--base-url={server.url}", *self.arguments]
+            serving.cli_main()
+        result = json.loads(self.results.read_text().splitlines()[-1])
+        after = server.oea()
+        calls = after.get("calls", 0) - before.get("calls", 0)
+        active = after.get("experts_after", 0) - before.get("experts_after", 0)
+        return Round(speed=result["output_throughput"], T=active / calls if calls else None)
+
+
+def report(args: argparse.Namespace, rows: dict[str, list[Round]], proof: dict) -> int:
+    """Print the table and the proof; 1 if OEA did not run."""
+
+    def median(name: str, key: str) -> float:
+        return statistics.median(row[key] for row in rows[name])
+
+    base = median("off", "speed")
+    print(f"\n{'server':<28}{'T per layer':>12}{'output tokens/s':>17}{'ratio':>8}")
+    for name, label in (
+        ("off", "OEA server, k0=0 (off)"),
+        ("on", f"OEA server, k0={args.k0}"),
+        ("stock", "server without OEA"),
+    ):
+        active = f"{median(name, 'T'):.1f}" if rows[name][0]["T"] else "not counted"
+        speed = median(name, "speed")
+        print(f"{label:<28}{active:>12}{speed:>17.1f}{speed / base:>8.2f}")
+    print(f"\n(medians of {args.rounds} rounds; T: distinct experts that a layer activates)")
+    print(f"proof, internal_states[0].oea of /server_info: {json.dumps(proof)}")
+    layers = proof["layers"]
+    if not layers["rerouted"] or not proof["slots_rerouted"]:
+        print("error: OEA did not run: nothing was rerouted", file=sys.stderr)
+        return 1
+    if layers["rerouted"] != layers["moe"] or median("on", "T") >= median("off", "T"):
+        print("error: OEA did not run on every layer, or T did not fall", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make_model(cache: Path) -> Path:
+    """The checkpoint that the demo serves, made once."""
+    from make_demo_model import cached
+
+    with contextlib.redirect_stdout(sys.stderr):
+        return cached("glm4-moe", "demo", cache)
+
+
+def machine(on_cpu: bool) -> str:
+    """What the figures were measured on."""
+    if not on_cpu:
+        import torch
+
+        return torch.cuda.get_device_name()
+    return f"the CPU ({os.cpu_count()} cores)"
+
+
+def ready(server: Server, what: str) -> None:
+    """Wait for a server, showing that something happens."""
+    start = time.monotonic()
+    say(f"starting SGLang with {what} (log: {server.log})")
+    ticks = iter(range(10**6))
+    server.wait_ready(
+        lambda: next(ticks) % 10 == 9 and say(f"  ... {time.monotonic() - start:.0f} s")
+    )
+
+
+def say(text: str) -> None:
+    """Progress, apart from the result on standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

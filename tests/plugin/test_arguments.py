@@ -1,0 +1,92 @@
+"""Server arguments under which OEA is refused, on the object that decides."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_oea.core import config
+from sglang_oea.plugin import arguments
+
+DECODE = config.from_environment({"SGLANG_OEA_K0": "4"})
+VERIFY = config.from_environment({"SGLANG_OEA_K0": "4", "SGLANG_OEA_MODES": "decode,verify"})
+
+
+def args(**changes) -> SimpleNamespace:
+    """Resolved server arguments of a plain tensor-parallel server."""
+    plain = dict(
+        enable_deterministic_inference=False,
+        speculative_algorithm=None,
+        enable_dp_attention=False,
+        attn_dp_size=None,
+        moe_a2a_backend="none",
+        enable_two_batch_overlap=False,
+        ep_dispatch_algorithm=None,
+        enable_mixed_chunk=False,
+        disaggregation_mode="null",
+    )
+    return SimpleNamespace(**plain | changes)
+
+
+def test_plain_server_is_admitted():
+    """Nothing to refuse, also in a release that lacks every one of these arguments."""
+    assert arguments.conflict(args(), DECODE, simulated=False) is None
+    assert arguments.conflict(SimpleNamespace(), DECODE, simulated=False) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "named"),
+    [
+        (dict(enable_deterministic_inference=True), DECODE, "--enable-deterministic-inference"),
+        (dict(speculative_algorithm="EAGLE"), DECODE, "SGLANG_OEA_MODES=decode,verify"),
+        (dict(enable_dp_attention=True), DECODE, "data-parallel attention"),
+        (dict(attn_dp_size=2), DECODE, "data-parallel attention"),
+        (dict(enable_two_batch_overlap=True), DECODE, "--enable-two-batch-overlap"),
+        (dict(ep_dispatch_algorithm="fake"), DECODE, "--ep-dispatch-algorithm"),
+    ],
+)
+def test_conflicts_are_refused_by_name(changes, settings, named):
+    """Each is one refusal, which names the flag or the variable that resolves it."""
+    refusal = arguments.conflict(args(**changes), settings, simulated=False)
+    assert isinstance(refusal, SystemExit)
+    assert named in str(refusal)
+
+
+def test_routing_simulation_is_refused():
+    """Balanced fake experts would make T and speed meaningless."""
+    assert "SIMULATE" in str(arguments.conflict(args(), DECODE, simulated=True))
+
+
+def test_what_resolves_a_conflict_is_admitted():
+    """Verify mode with speculation, an all-to-all backend with data-parallel attention."""
+    assert arguments.conflict(args(speculative_algorithm="EAGLE"), VERIFY, simulated=False) is None
+    gathered = args(attn_dp_size=2, moe_a2a_backend="deepep")
+    assert arguments.conflict(gathered, DECODE, simulated=False) is None
+
+
+def test_prefill_server_is_said_to_be_stock_and_mixed_chunks_are_warned_of(caplog):
+    """Neither is refused."""
+    with caplog.at_level(logging.INFO, "sglang_oea"):
+        assert arguments.is_stock_by_nature(args(disaggregation_mode="prefill"))
+        assert not arguments.is_stock_by_nature(args(disaggregation_mode="decode"))
+        arguments.warn(args(enable_mixed_chunk=True))
+    assert "never decodes" in caplog.text
+    assert "--enable-mixed-chunk" in caplog.text
+
+
+def test_every_argument_that_is_read_exists_in_the_installed_release():
+    """A renamed argument would silently never conflict."""
+    from sglang.srt.server_args import prepare_server_args
+
+    read = prepare_server_args(["--model-path=none"]).resolved_dict()
+    assert set(vars(args())) <= set(read)
+
+
+def test_what_sglang_decides_itself_counts():
+    """0.5.23 keeps the arguments as typed and what it makes of them in another place."""
+    typed = SimpleNamespace(
+        enable_two_batch_overlap=False, resolved_dict=lambda: {"enable_two_batch_overlap": True}
+    )
+    assert arguments.resolved(typed).enable_two_batch_overlap
+    plain = args()
+    assert arguments.resolved(plain) is plain
