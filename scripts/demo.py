@@ -41,7 +41,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", type=positive, help="default: a free one")
     parser.add_argument("--k0", type=positive, default=4, help=f"below {TOP_K} (default: 4)")
     parser.add_argument("--requests", type=positive, default=16, help="at once (default: 16)")
-    parser.add_argument("--tokens", type=positive, default=48, help="an answer (default: 48)")
+    parser.add_argument("--tokens", type=positive, default=96, help="an answer (default: 96)")
     parser.add_argument("--rounds", type=positive, default=3, help="a setting (default: 3)")
     parser.add_argument("--cache", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)

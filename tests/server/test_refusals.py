@@ -123,7 +123,7 @@ def test_not_strict_serves_the_dense_model_as_stock(workspace, dense):
     [
         (
             "deterministic",
-            ["--enable-deterministic-inference"],
+            ["--enable-deterministic-inference", "--attention-backend=triton"],
             {},
             "--enable-deterministic-inference",
         ),
