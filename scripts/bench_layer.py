@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from serving import CPU_ENVIRONMENT
+
 ROUNDS = 15
 
 
@@ -25,8 +27,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16, help="tokens in the batch (default: 16)")
     parser.add_argument("--k0", type=int, default=4, help="default: 4")
     args = parser.parse_args()
-    # before sglang is imported, which asks for its platform once
-    os.environ["SGLANG_PLATFORM"] = "cpu_torch"
+    # before torch and sglang are imported, which read it once
+    os.environ.update(CPU_ENVIRONMENT)
 
     import torch
     from in_process import load_runner

@@ -143,7 +143,7 @@ def fill(model: Any, tokenizer: Any, seed: int) -> None:
     mute(model.lm_head.weight.data, shared, tokenizer)
 
 
-def mute(head, shared, tokenizer) -> None:
+def mute(head: Any, shared: Any, tokenizer: Any) -> None:
     """Make the head blind to what all tokens share, and let it write letters and digits only.
 
     Every other token, the end included, has a logit of 0 and is never the best: greedy text can be

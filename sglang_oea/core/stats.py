@@ -38,14 +38,18 @@ class Stats:
             valid: `[rows]` bool.
             experts: N.
         """
-        old, new = _members(before, valid, experts), _members(after, valid, experts)
-        # [rows, N] -> the columns, in their order
-        active = torch.stack([old, new]).any(1).sum(-1)
+        # [2, rows, K]: stock and rerouted, side by side
+        ids = torch.stack([before, after]).long()
+        counted = valid.unsqueeze(-1) & (ids >= 0)
+        # [2, N]: how many slots hold an expert
+        held = torch.zeros(2, experts, dtype=torch.int32, device=ids.device)
+        held.scatter_add_(1, ids.clamp(0, experts - 1).flatten(1), counted.flatten(1).int())
+        # [rows, K]: rerouted slots whose expert is in none of the row's stock slots
+        new = (ids[1].unsqueeze(-1) != ids[0].unsqueeze(-2)).all(-1) & counted[1]
         rows = valid.sum()
-        step = torch.stack(
-            [torch.ones_like(rows), (rows > 0).long(), rows, *active, (new & ~old).sum()]
+        self.counters[layer] += torch.stack(
+            [torch.ones_like(rows), (rows > 0).long(), rows, *(held > 0).sum(-1), new.sum()]
         )
-        self.counters[layer] += step
 
     def layers_reached(self) -> list[bool]:
         """Per layer, whether the routing step ever ran there. Synchronises."""
@@ -56,10 +60,3 @@ class Stats:
         sums = dict(zip(COLUMNS, self.counters.sum(0).tolist(), strict=True))
         del sums["reached"]
         return sums
-
-
-def _members(ids: torch.Tensor, valid: torch.Tensor, experts: int) -> torch.Tensor:
-    """`[rows, N]` bool: which experts each valid row holds."""
-    held = torch.zeros(ids.shape[0], experts, dtype=torch.int32, device=ids.device)
-    counted = (valid.unsqueeze(-1) & (ids >= 0)).int()
-    return held.scatter_add_(-1, ids.long().clamp(0, experts - 1), counted) > 0
