@@ -2,15 +2,16 @@
 """What the routing step costs beside the MoE layer that it serves, on this machine's CPU.
 
 One MoE layer of a checkpoint, loaded by SGLang itself, is timed with stock routing and with OEA, in
-turns; then the routing step alone. Prints one JSON line.
+turns; then the routing step alone. Prints one JSON line; exits 1 above the limit.
 
-    python scripts/bench_layer.py --model DIR [--rows 16] [--k0 4]
+    python scripts/bench_layer.py --model DIR [--rows 16] [--k0 4] [--limit 0.05]
 """
 
 import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +21,13 @@ from serving import CPU_ENVIRONMENT
 ROUNDS = 15
 
 
-def main() -> None:
-    """Load, time in turns, print."""
+def main() -> int:
+    """Load, time in turns, print; 1 if the routing step takes more than its share."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--rows", type=int, default=16, help="tokens in the batch (default: 16)")
     parser.add_argument("--k0", type=int, default=4, help="default: 4")
+    parser.add_argument("--limit", type=float, default=0.05, help="share (default: 0.05)")
     args = parser.parse_args()
     # before torch and sglang are imported, which read it once
     os.environ.update(CPU_ENVIRONMENT)
@@ -75,6 +77,7 @@ def main() -> None:
         times = interleaved(stock=run(None), oea=run(valid), step=lambda: reroute(*given["inputs"]))
         after = rerouter.report()
     calls = after["calls"] - before["calls"]
+    share = times["step"] / times["stock"]
     print(
         json.dumps(
             {
@@ -85,12 +88,15 @@ def main() -> None:
                 "stock_layer_ms": round(times["stock"] * 1e3, 3),
                 "oea_layer_ms": round(times["oea"] * 1e3, 3),
                 "routing_step_ms": round(times["step"] * 1e3, 3),
-                "step_share_of_stock_layer": round(times["step"] / times["stock"], 4),
+                "step_share_of_stock_layer": round(share, 4),
                 "T_before": (after["experts_before"] - before["experts_before"]) / calls,
                 "T_after": (after["experts_after"] - before["experts_after"]) / calls,
             }
         )
     )
+    if share > args.limit:
+        print(f"error: above {args.limit} of the stock layer's time", file=sys.stderr)
+    return int(share > args.limit)
 
 
 def interleaved(**variants: Callable[[], None]) -> dict[str, float]:
@@ -107,4 +113,4 @@ def interleaved(**variants: Callable[[], None]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

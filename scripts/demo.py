@@ -15,7 +15,9 @@ import socket
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from serving import Server, ServerError
 
@@ -30,19 +32,24 @@ orbital mechanics; a recipe for soup; the first telephone; knots; glaciers; two 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line; everything that is wrong with it is one line and exit 2."""
 
-    def positive(text: str) -> int:
-        if not text.isdigit() or int(text) < 1:
-            raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text}")
-        return int(text)
+    def at_least(low: int) -> Callable[[str], int]:
+        def number(text: str) -> int:
+            if not text.isdigit() or int(text) < low:
+                raise argparse.ArgumentTypeError(
+                    f"expected a whole number from {low} on, got {text}"
+                )
+            return int(text)
+
+        return number
 
     parser = argparse.ArgumentParser(
         prog="demo.sh", description=__doc__.splitlines()[0], allow_abbrev=False
     )
-    parser.add_argument("--port", type=positive, help="default: a free one")
-    parser.add_argument("--k0", type=positive, default=4, help=f"below {TOP_K} (default: 4)")
-    parser.add_argument("--requests", type=positive, default=16, help="at once (default: 16)")
-    parser.add_argument("--tokens", type=positive, default=96, help="an answer (default: 96)")
-    parser.add_argument("--rounds", type=positive, default=3, help="a setting (default: 3)")
+    parser.add_argument("--port", type=at_least(1), help="default: a free one")
+    parser.add_argument("--k0", type=at_least(1), default=4, help=f"below {TOP_K} (default: 4)")
+    parser.add_argument("--requests", type=at_least(1), default=16, help="at once (default: 16)")
+    parser.add_argument("--tokens", type=at_least(1), default=96, help="an answer (default: 96)")
+    parser.add_argument("--rounds", type=at_least(3), default=3, help="a setting (default: 3)")
     parser.add_argument("--cache", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -63,13 +70,14 @@ def main(argv: list[str] | None = None) -> int:
     if args.check:
         return 0
     # a terminated demo must stop its server as an interrupted one does
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for ended in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ended, lambda number, _: sys.exit(128 + number))
     try:
         return run(args)
     except KeyboardInterrupt:
         print("interrupted; the server is stopped", file=sys.stderr)
         return 130
-    except ServerError as error:
+    except (ServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -93,35 +101,39 @@ def run(args: argparse.Namespace) -> int:
             port=args.port,
         )
 
-    rows = {"off": [], "on": []}
+    rounds: dict[str, list[Round]] = {"off": [], "on": []}
     with serve("oea", {"SGLANG_OEA_K0": str(args.k0)}) as server:
         ready(server, f"SGLANG_OEA_K0={args.k0}")
         load.round(server)
         for number in range(args.rounds):
             for name, k0 in (("off", 0), ("on", args.k0)):
                 server.set_k0(k0)
-                rows[name].append(load.round(server))
-                say(f"round {number + 1}, k0={k0}: {rows[name][-1]}")
+                rounds[name].append(load.round(server))
+                say(f"round {number + 1}, k0={k0}: {rounds[name][-1]}")
         proof = server.oea()
     with serve("stock", {}) as server:
         ready(server, "no SGLANG_OEA_K0")
         load.round(server)
-        rows["stock"] = [load.round(server) for _ in range(args.rounds)]
-    return report(args, rows, proof)
+        rounds["stock"] = [load.round(server) for _ in range(args.rounds)]
+    return report(args, rounds, proof)
 
 
-class Round(dict):
+class Round(NamedTuple):
     """One round: output tokens a second, and T where the server counts it."""
 
+    speed: float
+    active: float | None
+
     def __str__(self) -> str:
-        active = f", T {self['T']:.1f}" if self["T"] else ""
-        return f"{self['speed']:.1f} tokens/s{active}"
+        counted = f", T {self.active:.1f}" if self.active else ""
+        return f"{self.speed:.1f} tokens/s{counted}"
 
 
 class Load:
     """SGLang's serving benchmark (`sglang.benchmark.serving`), all requests at once."""
 
     def __init__(self, args: argparse.Namespace, model: Path):
+        self.requests = args.requests
         self.folder = args.cache / "demo"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.results, prompts = self.folder / "rounds.jsonl", self.folder / "prompts.jsonl"
@@ -143,39 +155,41 @@ class Load:
         from sglang.benchmark import serving
 
         before = server.oea()
+        self.results.unlink(missing_ok=True)
         with open(self.folder / "benchmark.log", "a") as log, contextlib.redirect_stdout(log):
             sys.argv = ["serving", f"--base-url={server.url}", *self.arguments]
             serving.cli_main()
-        result = json.loads(self.results.read_text().splitlines()[-1])
+        result = json.loads(self.results.read_text())
+        if result["completed"] != self.requests:
+            raise ServerError(f"{result['completed']} of {self.requests} requests were answered")
         after = server.oea()
         calls = after.get("calls", 0) - before.get("calls", 0)
         active = after.get("experts_after", 0) - before.get("experts_after", 0)
-        return Round(speed=result["output_throughput"], T=active / calls if calls else None)
+        return Round(result["output_throughput"], active / calls if calls else None)
 
 
-def report(args: argparse.Namespace, rows: dict[str, list[Round]], proof: dict) -> int:
+def report(args: argparse.Namespace, rounds: dict[str, list[Round]], proof: dict) -> int:
     """Print the table and the proof; 1 if OEA did not run."""
-
-    def median(name: str, key: str) -> float:
-        return statistics.median(row[key] for row in rows[name])
-
-    base = median("off", "speed")
+    speed = {
+        name: statistics.median(r.speed for r in measured) for name, measured in rounds.items()
+    }
+    active = {name: statistics.median(r.active or 0 for r in rounds[name]) for name in rounds}
     print(f"\n{'server':<28}{'T per layer':>12}{'output tokens/s':>17}{'ratio':>8}")
     for name, label in (
         ("off", "OEA server, k0=0 (off)"),
         ("on", f"OEA server, k0={args.k0}"),
         ("stock", "server without OEA"),
     ):
-        active = f"{median(name, 'T'):.1f}" if rows[name][0]["T"] else "not counted"
-        speed = median(name, "speed")
-        print(f"{label:<28}{active:>12}{speed:>17.1f}{speed / base:>8.2f}")
+        counted = f"{active[name]:.1f}" if active[name] else "not counted"
+        ratio = speed[name] / speed["off"]
+        print(f"{label:<28}{counted:>12}{speed[name]:>17.1f}{ratio:>8.2f}")
     print(f"\n(medians of {args.rounds} rounds; T: distinct experts that a layer activates)")
     print(f"proof, internal_states[0].oea of /server_info: {json.dumps(proof)}")
-    layers = proof["layers"]
+    layers = proof.get("layers", {"moe": 0, "rerouted": 0})
     if not layers["rerouted"] or not proof["slots_rerouted"]:
         print("error: OEA did not run: nothing was rerouted", file=sys.stderr)
         return 1
-    if layers["rerouted"] != layers["moe"] or median("on", "T") >= median("off", "T"):
+    if layers["rerouted"] != layers["moe"] or active["on"] >= active["off"]:
         print("error: OEA did not run on every layer, or T did not fall", file=sys.stderr)
         return 1
     return 0

@@ -53,12 +53,12 @@ with_progress() {
   "$@" &
   job=$!
   # the command is a background job: without this it would outlive an interrupt
-  trap 'kill "$job" 2>/dev/null' INT TERM EXIT
+  trap 'kill "$job" 2>/dev/null; exit 130' INT TERM HUP
   while kill -0 "$job" 2>/dev/null; do
     sleep 1
     (((SECONDS - start) % 15)) || say "  ... $((SECONDS - start)) s"
   done
-  trap - INT TERM EXIT
+  trap - INT TERM HUP
   wait "$job"
 }
 

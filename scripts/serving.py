@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 READY_SECONDS = 180
+NOT_INHERITED = ("SGLANG_OEA_", "TRITON_INTERPRET")
 # what serves without a GPU: SGLang's own server on torch's operators
 # passive: threads that spin between operators starve everything else on few cores
 CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "cpu_torch", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -60,7 +61,8 @@ class Server:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("SGLANG_OEA_")}
+        # a server of its own: no settings and no interpreted kernels of whoever starts it
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
         self.environment = inherited | (CPU_ENVIRONMENT if cpu else {}) | (settings or {})
         self.command = [
             *(sys.executable, "-m", "sglang.launch_server", f"--model-path={model}"),

@@ -115,10 +115,10 @@ def contract_items() -> Iterator[Line]:
             problem = item.problem()
             if problem is None:
                 yield Line("ok", "contract", f"{item.path} ({item.purpose})")
-            elif item.required:
+            elif not item.optional:
                 yield Line("FAIL", "contract", problem, f"use sglang {contract.SUPPORTED}")
             else:
-                yield Line("warn", "contract", problem, f"{item.purpose} is unavailable")
+                yield Line("warn", "contract", problem, f"unavailable: {item.optional}")
 
 
 def checkpoint(folder: Path) -> Iterator[Line]:
@@ -165,7 +165,23 @@ def _reroutable(name: str, described: dict) -> Iterator[Line]:
         fix = "only softmax, sigmoid and sqrtsoftplus gates are rerouted"
         yield Line("FAIL", "layers", f"{name} scores with {described['scoring_func']}", fix)
         return
-    yield Line("ok", "layers", "its gate can be rerouted; the server names any layer that is not")
+    source = _model_source(name)
+    if source is None:
+        yield Line("warn", "layers", f"SGLang {contract.installed_version()} has no {name}")
+    elif "custom_routing_function=" in source:
+        fix = "layers that use it stay stock, and the server refuses to start if all do"
+        yield Line("warn", "layers", f"SGLang's {name} can use a custom routing function", fix)
+    else:
+        yield Line("ok", "layers", "its gate can be rerouted; the server names layers that are not")
+
+
+def _model_source(architecture: str) -> str | None:
+    """The file of SGLang's models that defines an architecture, without importing it."""
+    files = [file for file in importlib.metadata.files("sglang") or () if "models" in file.parts]
+    for file in files:
+        if file.suffix == ".py" and f"class {architecture}(" in (source := file.read_text()):
+            return source
+    return None
 
 
 def _first(described: dict, *names: str) -> int | None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from sglang_oea.core.routing import reroute
-from sglang_oea.core.scores import from_logits
+from sglang_oea.core.scores import Router, from_logits
 
 # tensors here are so small that a second thread only costs time
 torch.set_num_threads(1)
@@ -54,6 +54,10 @@ class Case:
     renormalize: bool
     valid: torch.Tensor | None
     max_rank: int | None
+    # what the scores came from, for a kernel that starts there
+    logits: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    router: Router | None = None
 
     def run(self):
         return reroute(
@@ -114,10 +118,13 @@ def cases(draw, **pinned):
     kind = pick("kind", st.sampled_from(["normal", "wide", "quantised", "underflow"]))
     dtype = pick("logits_dtype", st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
     biased = pick("biased", st.booleans())
+    scoring = pick("scoring", st.sampled_from(["softmax", "sigmoid", "sqrtsoftplus"]))
+    logits = fill.logits(kind, experts).to(dtype)
+    bias = fill.bias(kind, experts) if biased else None
     choice, gate = from_logits(
-        fill.logits(kind, experts).to(dtype),
-        pick("scoring", st.sampled_from(["softmax", "sigmoid", "sqrtsoftplus"])),
-        correction_bias=fill.bias(kind, experts) if biased else None,
+        logits,
+        scoring,
+        correction_bias=bias,
         num_expert_group=groups,
         topk_group=topk_group,
     )
@@ -133,17 +140,19 @@ def cases(draw, **pinned):
     weights = weights * pick("routed_scaling_factor", st.sampled_from([1.0, 2.5]))
     weights = weights.to(pick("weights_dtype", st.sampled_from(_WEIGHT_DTYPES)))
 
-    fill.spoil(pick("spoilt", st.sampled_from(_SPOILT)), choice, gate, ids)
+    fill.spoil(pick("spoilt", st.sampled_from(_SPOILT)), choice, gate, ids, logits)
     valid = fill.valid(pick("padding", st.sampled_from(_PADDING)))
     if valid is not None and pick("garbage", st.booleans()):
-        fill.garbage(~valid, choice, gate, ids, weights)
+        fill.garbage(~valid, choice, gate, ids, weights, logits)
 
     k0 = pick("k0", st.sampled_from(range(slots + 3)))
     k0_kind = pick("k0_kind", st.sampled_from(["int", "int", "scalar", "row", "batch"]))
     k0 = fill.k0(k0_kind, k0, slots, pick("k0_dtype", st.sampled_from(_ID_DTYPES)))
     limited = pick("max_rank", st.booleans())
     max_rank = draw(st.integers(1, experts if stock == "any" else 4 * slots)) if limited else None
-    return Case(choice, gate, ids, weights, k0, renormalize, valid, max_rank)
+    router = Router(scoring, slots, 0, renormalize, groups, topk_group, biased)
+    scores = (choice, gate, ids, weights, k0, renormalize, valid, max_rank)
+    return Case(*scores, logits, bias, router)
 
 
 _ID_DTYPES = [torch.int32, torch.int64]
@@ -202,13 +211,14 @@ class _Fill:
         ids = shuffled.gather(-1, order[..., :slots])
         return ids.gather(-1, self.rand(slots).argsort(-1)).to(dtype)
 
-    def spoil(self, kind, choice, gate, ids):
+    def spoil(self, kind, choice, gate, ids, logits):
         """Turn some rows into rows of invariant 10, in place."""
         slots = ids.shape[-1]
         if kind in ("nan", "both"):
             nan = (self.rand() < 0.2).unsqueeze(-1) & (self.rand(choice.shape[-1]) < 0.3)
             choice.masked_fill_(nan, torch.nan)
             gate.masked_fill_(nan, torch.nan)
+            logits.masked_fill_(nan, torch.nan)
             # what a router picks from NaN need not be distinct
             ids.masked_fill_(nan.any(-1, keepdim=True) & (self.rand(1) < 0.5), 0)
         if kind in ("negative", "both"):
@@ -225,10 +235,10 @@ class _Fill:
             return rows < real
         return self.rand() < {"no": 2.0, "anywhere": 0.6, "all": 0.0}[padding]
 
-    def garbage(self, where, choice, gate, ids, weights):
+    def garbage(self, where, choice, gate, ids, weights, logits):
         """Overwrite about half of the rows of `where` with what no router returns, in place."""
         where = (where & (self.rand() < 0.5)).unsqueeze(-1)
-        for tensor in (choice, gate, weights):
+        for tensor in (choice, gate, weights, logits):
             tensor.masked_fill_(where, torch.nan)
         # duplicates and -1; ids past N have a test of their own, under invariant 9
         junk = self.integers(-2, choice.shape[-1], ids.shape[-1])

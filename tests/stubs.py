@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sglang_oea.core.config import Config, Refusal, from_environment
-from sglang_oea.core.layer import Rerouter
+from sglang_oea.core.layer import Layer, Rerouter
 from sglang_oea.core.schedule import Schedule
 
 
@@ -86,7 +86,11 @@ def make_config(k0: str = "1", **changes: Any) -> Config:
 
 def make_rerouter(config: Config, layers: dict | None = None) -> Rerouter:
     """A rerouter on the CPU, for one MoE layer 0 if nothing else is said."""
-    return Rerouter(config, layers or {0: (TopKConfig(), None)}, "cpu", "1.2.3")
+    layers = {
+        layer_id: layer if isinstance(layer, Layer) else Layer.of(layer)
+        for layer_id, layer in (layers or {0: TopKConfig()}).items()
+    }
+    return Rerouter(config, layers, "cpu", "1.2.3")
 
 
 def open_gate(rerouter: Rerouter, *valid: bool) -> None:

@@ -85,12 +85,12 @@ def test_any_fail_exits_1(monkeypatch, capsys):
     assert cli.main(["check"]) == 0
     assert capsys.readouterr().out.endswith("\nsglang_oea can run here\n")
     monkeypatch.setenv("SGLANG_OEA_K0", "four")
-    monkeypatch.setattr(contract, "CONTRACT", (contract.Item("json.nothing", (), "x", False),))
+    monkeypatch.setattr(contract, "CONTRACT", (contract.Item("json.nothing", (), "x", "y"),))
     assert cli.main(["check"]) == 1
     out = capsys.readouterr().out
     assert "[FAIL] settings: sglang_oea: SGLANG_OEA_K0 is not valid" in out
     assert "[warn] contract: json.nothing is not there" in out
-    assert "\n       -> x is unavailable\n" in out
+    assert "\n       -> unavailable: y\n" in out
     assert out.endswith("\nsglang_oea cannot run here\n")
 
 
@@ -154,12 +154,12 @@ def test_contract_items(monkeypatch):
         contract.Item("json.dumps", ("obj", "indent"), "writing"),
         contract.Item("json.dumps", ("obj", "colour"), "writing"),
         contract.Item("json.dump_all", (), "writing"),
-        contract.Item("no_such_module.f", (), "writing", required=False),
+        contract.Item("no_such_module.f", (), "writing", "live reading"),
     )
     monkeypatch.setattr(contract, "CONTRACT", items)
     lines = list(check.contract_items())
     assert [line.verdict for line in lines] == ["ok", "FAIL", "FAIL", "warn"]
     assert lines[1].found == "json.dumps has no colour"
     assert "json.dump_all is not there" in lines[2].found and "0.5.23" in lines[2].fix
-    assert lines[3].fix == "writing is unavailable"
+    assert lines[3].fix == "unavailable: live reading"
     assert contract.problems(items) == [lines[1].found, lines[2].found]

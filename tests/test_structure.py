@@ -142,6 +142,9 @@ def test_public_functions_are_typed_and_documented():
         for name, function in public_functions(tree_of(path).body, ""):
             where = f"{path.relative_to(ROOT)}: {name}"
             assert ast.get_docstring(function), f"{where} has no docstring"
+            if any(ast.unparse(d) == "triton.jit" for d in function.decorator_list):
+                # its arguments are pointers and constants, which Triton types by itself
+                continue
             assert function.returns is not None, f"{where} does not say what it returns"
             given = function.args
             arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs]

@@ -20,16 +20,23 @@ SETTINGS = ("K0", "MODES", "IMPL", "MAX_ROWS", "MAX_RANK", "STRICT", "TRACE")
 # read by the scripts of the repository, meaningless to a server
 SCRIPT_SETTINGS = ("VENV",)
 MODES = ("decode", "verify")
-IMPLEMENTATIONS = ("auto", "torch")
+IMPLEMENTATIONS = ("auto", "triton", "torch")
 MAX_ROWS_LIMIT = 65536
 
 
 class Refusal(SystemExit):
-    """A requested OEA that cannot run.
+    """A requested OEA that cannot run: what is wrong, where, and how to put it right.
 
     `SystemExit`, because SGLang swallows every `Exception` of a plugin and would go on as a stock
     server.
     """
+
+    def __init__(self, what: str, *, where: str, got: str, expected: str, fix: str):
+        super().__init__(
+            f"sglang_oea: {what}\n  where:    {where}\n  got:      {got}\n"
+            f"  expected: {expected}\n  fix:      {fix}\n"
+            f"  (SGLANG_OEA_STRICT=0 serves stock SGLang instead of stopping)"
+        )
 
 
 @dataclass(frozen=True)
@@ -52,15 +59,6 @@ class Config:
         return hashlib.sha256(repr((settings, more)).encode()).hexdigest()
 
 
-def refusal(what: str, *, where: str, got: str, expected: str, fix: str) -> Refusal:
-    """The one shape of every refusal: what is wrong, where, and how to put it right."""
-    return Refusal(
-        f"sglang_oea: {what}\n  where:    {where}\n  got:      {got}\n"
-        f"  expected: {expected}\n  fix:      {fix}\n"
-        f"  (SGLANG_OEA_STRICT=0 serves stock SGLang instead of stopping)"
-    )
-
-
 def refuse(refusal: Refusal, strict: bool) -> None:
     """Stop with the message, or log it where the user prefers a stock server to none."""
     if strict:
@@ -81,6 +79,9 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config | None:
     if is_off(k0):
         return None
     settings = _Reader(environ)
+    if settings.text("TRACE"):
+        expected = "unset: this version cannot record router logits"
+        raise _bad_value("TRACE", settings.text("TRACE"), expected)
     max_rows = settings.whole_number("MAX_ROWS", 256, high=MAX_ROWS_LIMIT)
     return Config(
         k0=settings.schedule(k0, max_rows),
@@ -136,10 +137,6 @@ class _Reader:
         return tuple(mode for mode in MODES if mode in names)
 
     def schedule(self, value: str, max_rows: int) -> Schedule:
-        if self.text("TRACE"):
-            raise _bad_value(
-                "TRACE", self.text("TRACE"), "unset: this version cannot record router logits"
-            )
         try:
             schedule = Schedule.parse(value)
         except ScheduleError as error:
@@ -154,7 +151,7 @@ class _Reader:
 
 
 def _bad_value(name: str, value: str, expected: str) -> Refusal:
-    return refusal(
+    return Refusal(
         f"{PREFIX}{name} is not valid",
         where="environment of the server process",
         got=f"{PREFIX}{name}={value}",
@@ -168,7 +165,7 @@ def _refuse_unknown_names(environ: Mapping[str, str]) -> None:
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise refusal(
+            raise Refusal(
                 f"{name} is not a setting of sglang_oea",
                 where="environment of the server process",
                 got=f"{name}={environ[name]}",

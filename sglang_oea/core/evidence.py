@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import torch
 
-from .config import Refusal, refusal
-from .layer import Rerouter
+from .config import Refusal
+from .layer import Rerouter, describe
 
 logger = logging.getLogger("sglang_oea")
 UNREACHED = "its forward did not choose experts through select_experts()"
@@ -31,16 +31,16 @@ class Judge:
 
         A captured graph is judged too, since every runner executes a forward before it records one.
         """
-        if self.done or _is_recording():
+        if self.done or _is_capturing():
             return None
         self.done = True
         rerouter = self.rerouter
-        reached = rerouter.stats.layers_reached()
+        reached, _ = rerouter.stats.read()
         reasons = rerouter.left_alone()
         missed = {
             layer_id: reasons.get(layer_id, UNREACHED)
-            for layer_id, layer in rerouter.layers.items()
-            if not reached[layer.line]
+            for layer_id in rerouter.layers
+            if not reached[rerouter.index[layer_id]]
         }
         if len(missed) == len(rerouter.layers):
             return _nothing_rerouted(missed)
@@ -63,22 +63,8 @@ class Judge:
         return None
 
 
-def describe(reasons: Mapping[int, str]) -> str:
-    """`layers 3-5: reason; layer 7: reason`, so that 75 layers fit one line."""
-    ranges: list[tuple[int, int, str]] = []
-    for layer_id, reason in sorted(reasons.items()):
-        if ranges and ranges[-1][1:] == (layer_id - 1, reason):
-            ranges[-1] = (ranges[-1][0], layer_id, reason)
-        else:
-            ranges.append((layer_id, layer_id, reason))
-    return "; ".join(
-        (f"layer {first}" if first == last else f"layers {first}-{last}") + f": {reason}"
-        for first, last, reason in ranges
-    )
-
-
 def _nothing_rerouted(reasons: Mapping[int, str]) -> Refusal:
-    return refusal(
+    return Refusal(
         "no MoE layer of this model is rerouted",
         where="the loaded model",
         got=describe(reasons) or "a model without MoE layers",
@@ -89,6 +75,5 @@ def _nothing_rerouted(reasons: Mapping[int, str]) -> Refusal:
     )
 
 
-def _is_recording() -> bool:
-    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-    return capturing or torch.compiler.is_compiling()
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .config import Config, refusal
+from .config import Config, Refusal
 
 # SGLang reserves this slot of the KV pool, and points the rows that pad a captured graph at it
 PADDING_SLOT = 0
@@ -49,7 +49,7 @@ class Gate:
         """
         parameters = list(inspect.signature(forward).parameters)
         if "forward_batch" not in parameters:
-            raise refusal(
+            raise Refusal(
                 "the model's forward cannot be watched",
                 where=f"{forward.__qualname__}",
                 got=f"parameters {', '.join(parameters)}",

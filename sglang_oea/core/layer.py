@@ -1,37 +1,39 @@
 """`reroute_topk()`: the one call that a host makes after its top-k.
 
 `Rerouter` is everything one process holds for one model: the gate, the k0 table, the counters, and
-what is known of each MoE layer. A host builds it once the model is loaded, wraps the model's
-`forward` with its gate, and makes it the process's active one.
+what is known of each MoE layer. A host builds it once the model is loaded and wraps the model's
+`forward` with its gate.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .config import Config
+from . import launch
+from .config import Config, Refusal
 from .gate import Gate, first_rows_valid
 from .routing import reroute
 from .scores import Router, from_logits, why_not
 from .stats import Stats
+from .trial import EXPERTS, disagreement
+
+logger = logging.getLogger("sglang_oea")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One MoE layer: its line in the tables, how it routes, and why it is left alone, if it is."""
+    """How one MoE layer routes, and why it is left alone, if it is."""
 
-    line: int
     router: Router | None
-    why_not: str | None
+    why_not: str | None = None
 
     @classmethod
-    def of(cls, line: int, topk_config: Any, why_bypassed: str | None) -> "Layer":
-        """Decide once whether a layer with this router can be rerouted."""
-        if why_bypassed is not None:
-            return cls(line, None, why_bypassed)
-        return cls(line, Router.of(topk_config), why_not(topk_config))
+    def of(cls, topk_config: Any) -> "Layer":
+        """Decide once whether a layer with this `TopKConfig` can be rerouted."""
+        return cls(Router.of(topk_config), why_not(topk_config))
 
 
 class Rerouter:
@@ -39,37 +41,40 @@ class Rerouter:
 
     Args:
         config: the settings.
-        layers: layer id -> (`TopKConfig` or None, why routing bypasses the host's top-k or None),
-            of all MoE layers.
+        layers: all MoE layers of the model, by the host's layer id.
         device: where the model runs.
         version: of the package, for `/server_info`.
+
+    Raises:
+        Refusal: `SGLANG_OEA_IMPL=triton` without CUDA, or a profile with a layer that is no MoE
+            layer.
     """
 
     def __init__(
         self,
         config: Config,
-        layers: Mapping[int, tuple[Any, str | None]],
+        layers: Mapping[int, Layer],
         device: torch.device | str,
         version: str,
     ):
+        device = torch.device(device)
+        _refuse_unknown_layers(config, layers)
         self.config = config
         self.version = version
-        self.impl = "torch"
+        self.impl = _implementation(config.impl, device)
         self.gate = Gate(config)
-        self.layers = {
-            layer_id: Layer.of(line, *layers[layer_id])
-            for line, layer_id in enumerate(sorted(layers))
-        }
+        self.layers = dict(layers)
+        # layer id -> line of the tables
+        self.index = {layer_id: line for line, layer_id in enumerate(sorted(layers))}
         self.k0 = config.k0.shown
-        self.k0_table = torch.tensor(
-            config.k0.table(
-                {layer_id: layer.line for layer_id, layer in self.layers.items()}, config.max_rows
-            ),
-            dtype=torch.int32,
-        ).to(device)
-        self.stats = Stats(len(self.layers), torch.device(device))
+        table = config.k0.table(sorted(layers), config.max_rows)
+        self.k0_table = torch.tensor(table, dtype=torch.int32).to(device)
+        self.stats = Stats(len(layers), device)
+        self.scratch = launch.new_scratch(len(layers), launch.MAX_EXPERTS, device)
         # layer id -> why it was passed over while the gate was open
         self.observed: dict[int, str] = {}
+        # layer id -> why the reference runs there instead of the kernel
+        self.fallbacks = self._untrusted() if self.impl == "triton" else {}
 
     def set_k0(self, k0: int) -> None:
         """Use one k0 everywhere from the next step on; captured graphs see it too."""
@@ -96,43 +101,96 @@ class Rerouter:
             num_token_non_padded: `[]` or `[1]` integer, the number of real rows where SGLang knows
                 it.
         """
-        valid = self.gate.open_rows
         layer = self.layers.get(layer_id)
-        if valid is None or layer is None or layer.why_not is not None:
+        if layer is None or layer.why_not is not None or self.gate.open_rows is None:
             return topk_weights, topk_ids
-        rows = topk_ids.shape[0]
-        if num_token_non_padded is not None and rows <= self.config.max_rows:
-            valid = first_rows_valid(rows, num_token_non_padded)
-        if valid.shape[0] != rows:
-            # split or gathered since the model's forward began: real rows cannot be told from
-            # padding
-            self.observed[layer_id] = f"it got {rows} rows of the forward's {valid.shape[0]}"
+        valid = self._valid_rows(layer_id, topk_ids.shape[0], num_token_non_padded)
+        if valid is None:
             return topk_weights, topk_ids
+        selection = (topk_weights, topk_ids, router_logits, topk_config.correction_bias)
+        if self._takes_kernel(layer_id, layer.router, router_logits.shape[-1]):
+            return self._kernel(layer_id, layer.router, valid, *selection)
+        return self._reference(layer_id, layer.router, valid, *selection)
 
-        router = layer.router
+    def _valid_rows(
+        self, layer_id: int, rows: int, count: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """`[rows]` bool, or None where real rows cannot be told from padding."""
+        valid = self.gate.open_rows
+        if count is not None and rows <= self.config.max_rows:
+            return first_rows_valid(rows, count)
+        if valid.shape[0] != rows:
+            # split or gathered since the model's forward began
+            self.observed[layer_id] = f"it got {rows} rows of the forward's {valid.shape[0]}"
+            return None
+        return valid
+
+    def _untrusted(self) -> dict[int, str]:
+        """Layers whose kind of router the kernel gets wrong on this device: none, it is hoped."""
+        kinds = {layer.router for layer in self.layers.values() if layer.why_not is None}
+        found = {
+            router: disagreement(router, self.k0_table.device)
+            for router in kinds
+            if launch.why_not(router, EXPERTS) is None
+        }
+        for reason in filter(None, found.values()):
+            logger.error(
+                "sglang_oea: plain torch instead of the kernel, which fails here: %s", reason
+            )
+        return {
+            layer_id: f"the kernel failed its trial: {found[layer.router]}"
+            for layer_id, layer in self.layers.items()
+            if found.get(layer.router)
+        }
+
+    def _takes_kernel(self, layer_id: int, router: Router, experts: int) -> bool:
+        if self.impl != "triton" or layer_id in self.fallbacks:
+            return False
+        reason = launch.why_not(router, experts)
+        if reason is not None:
+            self.fallbacks[layer_id] = reason
+        return reason is None
+
+    def _kernel(self, layer_id, router, valid, weights, ids, logits, bias):
+        line = self.index[layer_id]
+        return launch.reroute(
+            logits,
+            bias,
+            ids,
+            weights,
+            valid,
+            self.k0_table[line],
+            self.stats.counters[line],
+            self.scratch[line],
+            router,
+            self.config.max_rank,
+        )
+
+    def _reference(self, layer_id, router, valid, weights, ids, logits, bias):
+        line = self.index[layer_id]
         choice, gate = from_logits(
-            router_logits,
+            logits,
             router.scoring,
-            correction_bias=topk_config.correction_bias,
+            correction_bias=bias,
             num_expert_group=router.num_expert_group,
             topk_group=router.topk_group,
         )
-        routed = slice(0, router.slots)
-        weights, ids = reroute(
+        routed, shared = slice(0, router.slots), slice(router.slots, None)
+        new_weights, new_ids = reroute(
             choice,
             gate,
-            topk_ids[:, routed],
-            topk_weights[:, routed],
-            self.k0_table[layer.line].gather(0, valid.sum(0, keepdim=True)),
+            ids[:, routed],
+            weights[:, routed],
+            self.k0_table[line].gather(0, valid.sum(0, keepdim=True)),
             renormalize=router.renormalize,
             valid=valid,
             max_rank=self.config.max_rank,
         )
-        self.stats.add(layer.line, topk_ids[:, routed], ids, valid, router_logits.shape[-1])
-        if topk_ids.shape[-1] > router.slots:
-            ids = torch.cat([ids, topk_ids[:, router.slots :]], dim=-1)
-            weights = torch.cat([weights, topk_weights[:, router.slots :]], dim=-1)
-        return weights, ids
+        self.stats.add(line, ids[:, routed], new_ids, valid, logits.shape[-1])
+        if ids.shape[-1] > router.slots:
+            new_ids = torch.cat([new_ids, ids[:, shared]], dim=-1)
+            new_weights = torch.cat([new_weights, weights[:, shared]], dim=-1)
+        return new_weights, new_ids
 
     def left_alone(self) -> dict[int, str]:
         """Why each layer that is known not to be rerouted is not, by layer id."""
@@ -140,13 +198,54 @@ class Rerouter:
         return self.observed | known
 
     def report(self) -> dict[str, Any]:
-        """The `oea` field of `/server_info`. Synchronises: call it on the forward stream."""
-        return {
+        """The `oea` field of `/server_info`. Synchronises: call it between two forwards."""
+        reached, sums = self.stats.read()
+        report = {
             "version": self.version,
             "enabled": True,
             "impl": self.impl,
             "k0": self.k0,
             "modes": list(self.config.modes),
-            "layers": {"moe": len(self.layers), "rerouted": sum(self.stats.layers_reached())},
-            **self.stats.totals(),
+            "layers": {"moe": len(self.layers), "rerouted": sum(reached)},
+            **sums,
         }
+        return report | {"fallback": describe(self.fallbacks)} if self.fallbacks else report
+
+
+def describe(reasons: Mapping[int, str]) -> str:
+    """`layers 3-5: reason; layer 7: reason`, so that 75 layers fit one line."""
+    ranges: list[tuple[int, int, str]] = []
+    for layer_id, reason in sorted(reasons.items()):
+        if ranges and ranges[-1][1:] == (layer_id - 1, reason):
+            ranges[-1] = (ranges[-1][0], layer_id, reason)
+        else:
+            ranges.append((layer_id, layer_id, reason))
+    return "; ".join(
+        (f"layer {first}" if first == last else f"layers {first}-{last}") + f": {reason}"
+        for first, last, reason in ranges
+    )
+
+
+def _implementation(wanted: str, device: torch.device) -> str:
+    on_cuda = device.type == "cuda" and torch.version.cuda is not None
+    if wanted == "triton" and not on_cuda:
+        raise Refusal(
+            "the Triton kernel cannot run here",
+            where="SGLANG_OEA_IMPL=triton",
+            got=f"a model on {device}",
+            expected="a model on a CUDA device",
+            fix="unset SGLANG_OEA_IMPL: auto takes the kernel on CUDA and plain torch elsewhere",
+        )
+    return "triton" if on_cuda and wanted != "torch" else "torch"
+
+
+def _refuse_unknown_layers(config: Config, layers: Mapping[int, Layer]) -> None:
+    unknown = [layer_id for layer_id, _ in config.k0.layers if layer_id not in layers]
+    if unknown:
+        raise Refusal(
+            "the profile names layers that are not MoE layers of this model",
+            where=f"SGLANG_OEA_K0={config.k0.text}",
+            got=f"layers {', '.join(map(str, unknown))}",
+            expected=f"some of {', '.join(map(str, sorted(layers)))}",
+            fix="use the profile that was made for this model",
+        )

@@ -4,10 +4,11 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from .config import Refusal, refusal
+from .config import Refusal
 
-# a rank that never answers has OEA off; the others were already synchronised by the model load
-TIMEOUT = timedelta(seconds=30)
+# a rank that never answers has OEA off. the model load ends with a barrier, so the others are not
+# far apart; where SGLang loads weights in the background there is none, hence the patience
+TIMEOUT = timedelta(seconds=50)
 
 
 def disagreement(fingerprint: str, group: dist.ProcessGroup) -> Refusal | None:
@@ -39,7 +40,7 @@ def disagreement(fingerprint: str, group: dist.ProcessGroup) -> Refusal | None:
 
 
 def _refusal(got: str) -> Refusal:
-    return refusal(
+    return Refusal(
         "the ranks of the tensor-parallel group do not have the same settings",
         where="the comparison at model load",
         got=got,

@@ -7,7 +7,7 @@ as an open problem (section 6). Standard library only.
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 # nine digits are stock for any router, and fit an int32
@@ -76,7 +76,7 @@ class Schedule:
         """For people and JSON: a plain number where it is one."""
         return int(self.text) if _WHOLE.fullmatch(self.text) else self.text
 
-    def table(self, layer_ids: Mapping[int, int], max_rows: int) -> list[list[int]]:
+    def table(self, layer_ids: Iterable[int], max_rows: int) -> list[list[int]]:
         """`[layers, max_rows + 1]`: k0 of each layer, in this order, by number of valid rows."""
         exceptions = dict(self.layers)
         return [

@@ -59,7 +59,8 @@ def why_not(topk_config: Any) -> str | None:
     if router.scoring == "softmax" and router.biased and not topk_config.torch_native:
         return "it is softmax with a correction bias, which this backend ignores"
     backend = getattr(topk_config, "runner_backend", None)
-    raw_logits = backend is not None and getattr(backend, "is_flashinfer_trtllm_routed", bool)()
+    routed = getattr(backend, "is_flashinfer_trtllm_routed", None)
+    raw_logits = routed is not None and routed()
     if raw_logits and router.scoring == "softmax" and not router.renormalize:
         return "its weights are raw logits (flashinfer_trtllm_routed without renormalisation)"
     return None

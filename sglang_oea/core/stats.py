@@ -47,16 +47,15 @@ class Stats:
         # [rows, K]: rerouted slots whose expert is in none of the row's stock slots
         new = (ids[1].unsqueeze(-1) != ids[0].unsqueeze(-2)).all(-1) & counted[1]
         rows = valid.sum()
-        self.counters[layer] += torch.stack(
-            [torch.ones_like(rows), (rows > 0).long(), rows, *(held > 0).sum(-1), new.sum()]
+        self.counters[layer].add_(
+            torch.stack(
+                [torch.ones_like(rows), (rows > 0).long(), rows, *(held > 0).sum(-1), new.sum()]
+            )
         )
 
-    def layers_reached(self) -> list[bool]:
-        """Per layer, whether the routing step ever ran there. Synchronises."""
-        return [count > 0 for count in self.counters[:, 0].tolist()]
-
-    def totals(self) -> dict[str, int]:
-        """Sums over layers, by column. Synchronises."""
-        sums = dict(zip(COLUMNS, self.counters.sum(0).tolist(), strict=True))
+    def read(self) -> tuple[list[bool], dict[str, int]]:
+        """Whether each layer was reached, and sums over layers by column. Synchronises once."""
+        lines = self.counters.tolist()
+        sums = dict(zip(COLUMNS, map(sum, zip(*lines, strict=True)), strict=True))
         del sums["reached"]
-        return sums
+        return [line[0] > 0 for line in lines], sums

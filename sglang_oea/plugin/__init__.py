@@ -26,7 +26,7 @@ def register() -> None:
     except config.Refusal as refusal:
         config.refuse(refusal, strict)
     except Exception as error:
-        refusal = config.refusal(
+        refusal = config.Refusal(
             "OEA could not be attached to SGLang",
             where="sglang_oea.plugin.register()",
             got=f"{type(error).__name__}: {error}",

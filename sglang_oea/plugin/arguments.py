@@ -4,7 +4,7 @@ import logging
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_oea.core.config import Config, Refusal, refusal
+from sglang_oea.core.config import Config, Refusal
 
 logger = logging.getLogger("sglang_oea")
 
@@ -43,6 +43,18 @@ def conflict(server_args: Any, config: Config, simulated: bool) -> Refusal | Non
             "set SGLANG_OEA_MODES=decode,verify",
         ),
         (
+            not speculative and "decode" not in config.modes,
+            f"SGLANG_OEA_MODES={','.join(config.modes)} without --speculative-algorithm",
+            "a mode of this server: it never verifies, so nothing would be rerouted",
+            "set SGLANG_OEA_MODES=decode",
+        ),
+        (
+            value("is_embedding") or value("dllm_algorithm"),
+            "--is-embedding or --dllm-algorithm",
+            "a server that decodes token by token",
+            "unset SGLANG_OEA_K0",
+        ),
+        (
             gathers_rows and value("moe_a2a_backend") in (None, "none"),
             "data-parallel attention without an all-to-all backend",
             "ranks in one forward mode: here rows are gathered from ranks that may differ",
@@ -69,7 +81,7 @@ def conflict(server_args: Any, config: Config, simulated: bool) -> Refusal | Non
     )
     for conflicting, got, expected, fix in conflicts:
         if conflicting:
-            return refusal(
+            return Refusal(
                 "OEA cannot run with these server arguments",
                 where="arguments and environment of the server",
                 got=got,
@@ -80,11 +92,8 @@ def conflict(server_args: Any, config: Config, simulated: bool) -> Refusal | Non
 
 
 def is_stock_by_nature(server_args: Any) -> bool:
-    """Whether this server never decodes, so that OEA has nothing to do. Said in the log."""
-    if getattr(server_args, "disaggregation_mode", None) == "prefill":
-        logger.info("sglang_oea: a prefill server never decodes, so OEA has nothing to do here")
-        return True
-    return False
+    """Whether this is the prefill server of a disaggregated pair, which never decodes."""
+    return getattr(server_args, "disaggregation_mode", None) == "prefill"
 
 
 def warn(server_args: Any) -> None:

@@ -10,10 +10,9 @@ import inspect
 import pkgutil
 from dataclasses import dataclass
 
-from sglang_oea.core.config import Refusal, refusal
+from sglang_oea.core.config import Refusal
 
 TESTED = ("0.5.23",)
-OLDEST = (0, 5, 12)
 SUPPORTED = "0.5.23 (tested), or 0.5.12 and later where the contract holds"
 
 SELECT_EXPERTS = "sglang.srt.layers.moe.topk.select_experts"
@@ -22,17 +21,22 @@ LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 _CONTROLLER = "sglang.srt.managers.scheduler_components.internal_state"
 UPDATE_HANDLERS = f"{_CONTROLLER}.SchedulerInternalStateController._update_handlers"
+LIVE_K0, LIVE_K0_CHECK = "live k0", "errors that explain a live k0"
 TOKENIZER_MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager.__init__"
 
 
 @dataclass(frozen=True)
 class Item:
-    """One symbol: its path, the parameters or fields it must have, and what OEA needs it for."""
+    """One symbol: its path, the parameters or fields it must have, and what OEA needs it for.
+
+    `optional` names the feature that is unavailable without it; empty for what OEA cannot do
+    without.
+    """
 
     path: str
     names: tuple[str, ...]
     purpose: str
-    required: bool = True
+    optional: str = ""
 
     def problem(self) -> str | None:
         """What does not hold in the SGLang that is installed, or None."""
@@ -87,6 +91,12 @@ CONTRACT = (
         ("topk_weights", "topk_ids", "router_logits"),
         "dropping packed ids",
     ),
+    Item(
+        "sglang.srt.layers.moe.topk.StandardTopKOutputPacked",
+        ("packed_topk_ids",),
+        "recognising packed ids",
+        "packed ids, which a release without them does not need",
+    ),
     Item("sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE", (), "finding the MoE layers"),
     Item(LOAD_MODEL, ("self",), "wrapping the loaded model's forward"),
     Item("sglang.srt.distributed.get_tp_group", (), "comparing settings across ranks"),
@@ -100,12 +110,10 @@ CONTRACT = (
         "sglang.srt.model_executor.forward_batch_info.ForwardMode.is_target_verify", (), "the gate"
     ),
     Item(INTERNAL_STATE, ("self",), "the proof in /server_info"),
-    Item(UPDATE_HANDLERS, ("self",), "live k0", required=False),
-    Item(f"{_CONTROLLER}._UpdateHandler", ("validate", "apply"), "live k0", required=False),
-    Item(f"{_CONTROLLER}.UpdateRejected", (), "live k0", required=False),
-    Item(
-        TOKENIZER_MANAGER, ("self",), "clear errors for a live k0 that is no number", required=False
-    ),
+    Item(UPDATE_HANDLERS, ("self",), "a handler for oea_k0", LIVE_K0),
+    Item(f"{_CONTROLLER}._UpdateHandler", ("validate", "apply"), "a handler for oea_k0", LIVE_K0),
+    Item(f"{_CONTROLLER}.UpdateRejected", (), "a handler for oea_k0", LIVE_K0),
+    Item(TOKENIZER_MANAGER, ("self",), "telling numbers from true and strings", LIVE_K0_CHECK),
 )
 
 
@@ -119,20 +127,17 @@ def installed_version() -> str | None:
 
 def problems(items: tuple[Item, ...] = CONTRACT) -> list[str]:
     """What the installed SGLang lacks of the required items."""
-    return [problem for item in items if item.required and (problem := item.problem())]
+    return [problem for item in items if not item.optional and (problem := item.problem())]
 
 
-def available(path: str) -> bool:
-    """Whether the optional items at `path` and in its module hold."""
-    module = path.rsplit(".", 2)[0]
-    return all(
-        i.problem() is None for i in CONTRACT if not i.required and i.path.startswith(module)
-    )
+def available(feature: str) -> bool:
+    """Whether every item that an optional feature needs is there."""
+    return all(item.problem() is None for item in CONTRACT if item.optional == feature)
 
 
 def refusal_of(found: list[str]) -> Refusal:
     """A host that does not meet the contract."""
-    return refusal(
+    return Refusal(
         "this SGLang does not have what OEA is attached to",
         where=f"sglang {installed_version()}",
         got="; ".join(found),

@@ -8,12 +8,13 @@ import contextlib
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from .hooks import Host
+    from .hooks import Plugin
 
 logger = logging.getLogger("sglang_oea")
 LIVE_KEY = "oea_k0"
@@ -22,16 +23,16 @@ LIVE_KEY = "oea_k0"
 class Control:
     """Hooks of the scheduler, which every rank of a server runs at the same step."""
 
-    def __init__(self, host: "Host"):
-        self.host = host
+    def __init__(self, plugin: "Plugin"):
+        self.plugin = plugin
 
     def internal_state(self, result: Any, *args: Any, **kwargs: Any) -> None:
         """AFTER `Scheduler.get_internal_state`: add the `oea` field."""
-        rerouter = self.host.rerouter
+        rerouter = self.plugin.rerouter
         if rerouter is None:
             result.internal_state["oea"] = {"enabled": False}
             return
-        with self._forward_stream():
+        with self._between_forwards():
             result.internal_state["oea"] = rerouter.report()
 
     def handlers(self, result: dict[str, Any], *args: Any, **kwargs: Any) -> None:
@@ -40,25 +41,31 @@ class Control:
 
         def validate(key: str, value: Any) -> None:
             problem = why_bad_k0(value)
-            if problem is None and self.host.rerouter is None:
+            if problem is None and self.plugin.rerouter is None:
                 problem = "OEA is not running on this server"
             if problem is not None:
                 raise internal_state.UpdateRejected(f"Updating {key} is rejected: {problem}")
 
         def apply(key: str, value: int) -> None:
-            with self._forward_stream():
-                self.host.rerouter.set_k0(value)
+            with self._between_forwards():
+                self.plugin.rerouter.set_k0(value)
             logger.info("sglang_oea: k0 is now %d%s", value, "" if value else " (off)")
 
         result[LIVE_KEY] = internal_state._UpdateHandler(validate, apply)
 
-    def _forward_stream(self) -> contextlib.AbstractContextManager:
-        stream = getattr(self.host.runner, "forward_stream", None)
-        return (
-            torch.cuda.stream(stream)
-            if isinstance(stream, torch.cuda.Stream)
-            else contextlib.nullcontext()
-        )
+    @contextlib.contextmanager
+    def _between_forwards(self) -> Iterator[None]:
+        # with the overlap scheduler forwards run on a stream of their own, else on the current one:
+        # ordered after both and before both, this is between two steps either way
+        stream = getattr(self.plugin.runner, "forward_stream", None)
+        if not isinstance(stream, torch.cuda.Stream):
+            yield
+            return
+        current = torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            yield
+        current.wait_stream(stream)
 
 
 def why_bad_k0(value: Any) -> str | None:
@@ -71,8 +78,13 @@ def why_bad_k0(value: Any) -> str | None:
 def watch_requests(result: Any, *args: Any, **kwargs: Any) -> None:
     """AFTER `TokenizerManager.__init__`: check a live k0 before SGLang turns `true` into 1."""
     http_server = sys.modules.get("sglang.srt.entrypoints.http_server")
-    if http_server is not None:
+    if http_server is None:
+        return
+    if http_server.app.middleware_stack is None:
         http_server.app.add_middleware(LiveK0Check)
+    else:
+        # one of several tokenizer workers, each an application that has started already
+        logger.warning('sglang_oea: a live k0 of true or "1" will be taken for 1')
 
 
 class LiveK0Check:

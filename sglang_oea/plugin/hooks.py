@@ -15,6 +15,8 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from sglang_oea import __version__
 from sglang_oea.core import config
 from sglang_oea.core.evidence import Judge
@@ -28,7 +30,7 @@ logger = logging.getLogger("sglang_oea")
 PATCH = "sglang.srt.layers.moe.oea"
 
 
-def attach(settings: config.Config) -> "Host | None":
+def attach(settings: config.Config) -> "Plugin | None":
     """Check the contract and register the hooks; SGLang applies them once all plugins have run.
 
     Returns:
@@ -51,25 +53,25 @@ def attach(settings: config.Config) -> "Host | None":
         )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    host = Host(settings)
-    HookRegistry.register(contract.SELECT_EXPERTS, host.select_experts, HookType.AROUND)
-    HookRegistry.register(contract.POST_PROCESS, host.post_process, HookType.BEFORE)
-    HookRegistry.register(contract.LOAD_MODEL, host.load_model, HookType.AROUND)
-    HookRegistry.register(contract.INTERNAL_STATE, host.control.internal_state, HookType.AFTER)
-    if contract.available(contract.UPDATE_HANDLERS):
-        HookRegistry.register(contract.UPDATE_HANDLERS, host.control.handlers, HookType.AFTER)
+    plugin = Plugin(settings)
+    HookRegistry.register(contract.SELECT_EXPERTS, plugin.select_experts, HookType.AROUND)
+    HookRegistry.register(contract.POST_PROCESS, plugin.post_process, HookType.BEFORE)
+    HookRegistry.register(contract.LOAD_MODEL, plugin.load_model, HookType.AROUND)
+    HookRegistry.register(contract.INTERNAL_STATE, plugin.control.internal_state, HookType.AFTER)
+    if contract.available(contract.LIVE_K0):
+        HookRegistry.register(contract.UPDATE_HANDLERS, plugin.control.handlers, HookType.AFTER)
     else:
         logger.warning("sglang_oea: live k0 unavailable in this release")
-    if contract.available(contract.TOKENIZER_MANAGER):
+    if contract.available(contract.LIVE_K0_CHECK):
         HookRegistry.register(contract.TOKENIZER_MANAGER, control.watch_requests, HookType.AFTER)
-    return host
+    return plugin
 
 
 def _or_refuse(hook: Callable) -> Callable:
     """A refusal stops the process, or is logged and leaves this server stock."""
 
     @functools.wraps(hook)
-    def guarded(self: "Host", *args: Any, **kwargs: Any) -> Any:
+    def guarded(self: "Plugin", *args: Any, **kwargs: Any) -> Any:
         try:
             return hook(self, *args, **kwargs)
         except config.Refusal as refusal:
@@ -80,7 +82,7 @@ def _or_refuse(hook: Callable) -> Callable:
     return guarded
 
 
-class Host:
+class Plugin:
     """What the hooks of one process share."""
 
     def __init__(self, settings: config.Config):
@@ -92,7 +94,7 @@ class Host:
         # true while a select_experts() runs whose ids are to be rerouted
         self.selecting = False
         # the unhooked functions, to tell later whether the hooks arrived
-        self.stock = {path: pkgutil.resolve_name(path) for path in _WITNESSES}
+        self.stock = {path: pkgutil.resolve_name(path) for path in _HOOKED}
         self.post_process_names = contract.parameters(contract.POST_PROCESS)
 
     def select_experts(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -150,8 +152,10 @@ class Host:
             raise _not_attached(missing)
         server_args = arguments.resolved(server_args)
         if arguments.is_stock_by_nature(server_args):
+            logger.info("sglang_oea: a prefill server never decodes, so OEA has nothing to do here")
             return False
-        simulated = getattr(topk, "routing_simulation_enabled", bool)()
+        enabled = getattr(topk, "routing_simulation_enabled", None)
+        simulated = enabled is not None and enabled()
         conflict = arguments.conflict(server_args, self.settings, simulated)
         if conflict is not None:
             raise conflict
@@ -175,7 +179,7 @@ class Host:
         if hopeless is not None:
             raise hopeless
         runner.model.forward = rerouter.gate.wrap(
-            runner.model.forward, after=lambda: self._judge(judge)
+            runner.model.forward, after=torch.compiler.disable(lambda: self._judge(judge))
         )
         self.runner, self.rerouter = runner, rerouter
 
@@ -193,7 +197,7 @@ class Host:
 
 
 # hooked, and without a second witness that they are
-_WITNESSES = (contract.SELECT_EXPERTS, contract.POST_PROCESS, contract.INTERNAL_STATE)
+_HOOKED = (contract.SELECT_EXPERTS, contract.POST_PROCESS, contract.INTERNAL_STATE)
 
 
 def _without_packed_ids(output: Any) -> Any:
@@ -206,7 +210,7 @@ def _without_packed_ids(output: Any) -> Any:
 
 
 def _not_attached(paths: list[str]) -> config.Refusal:
-    return config.refusal(
+    return config.Refusal(
         "OEA is not attached, although its contract holds",
         where="SGLang's HookRegistry",
         got=f"no hook on {', '.join(paths)}",

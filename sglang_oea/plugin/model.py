@@ -4,30 +4,47 @@ from typing import Any
 
 import torch
 
-MoeLayers = dict[int, tuple[Any, str | None]]
+from sglang_oea.core.config import Refusal
+from sglang_oea.core.layer import Layer
 
 
-def moe_layers(model: torch.nn.Module) -> MoeLayers:
-    """Layer id -> (`TopKConfig` or None, why its routing bypasses `select_experts` or None).
+def moe_layers(model: torch.nn.Module) -> dict[int, Layer]:
+    """The target model's MoE layers, by SGLang's layer id.
 
     A layer counts as MoE by its experts (`FusedMoE`); one without a `TopK` of its own routes inside
     the model.
+
+    Raises:
+        Refusal: two routers share a layer id, so their layers cannot be told apart.
     """
     from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
     from sglang.srt.layers.moe.topk import TopK
 
-    layers: MoeLayers = {}
+    routed: dict[int, Layer] = {}
+    fused: dict[int, Layer] = {}
     for module in model.modules():
         if isinstance(module, TopK) and not getattr(module, "is_draft", False):
-            config = module.topk_config
-            layers[module.layer_id] = (config, _why_bypassed(config.output_format))
+            if module.layer_id is None or module.layer_id in routed:
+                raise _nameless(module.layer_id)
+            routed[module.layer_id] = _layer_of(module.topk_config)
         elif isinstance(module, FusedMoE) and not getattr(module, "is_shared_fused_moe", False):
-            layers.setdefault(module.layer_id, (None, "its router is fused into the model"))
-    return {layer_id: layer for layer_id, layer in layers.items() if layer_id is not None}
+            fused[module.layer_id] = Layer(None, "its router is fused into the model")
+    return fused | routed
 
 
-def _why_bypassed(output_format: Any) -> str | None:
-    # None is decided at the first call, and decided by evidence then
+def _layer_of(topk_config: Any) -> Layer:
+    # no output format yet: it is decided at the first call, and judged by evidence then
+    output_format = topk_config.output_format
     if output_format is None or output_format.name == "STANDARD":
-        return None
-    return f"its backend routes inside its kernel (top-k output {output_format.name})"
+        return Layer.of(topk_config)
+    return Layer(None, f"its backend routes inside its kernel (top-k output {output_format.name})")
+
+
+def _nameless(layer_id: int | None) -> Refusal:
+    return Refusal(
+        "the MoE layers of this model cannot be told apart",
+        where="the loaded model",
+        got="a router without a layer id" if layer_id is None else f"two routers {layer_id}",
+        expected="one router for each layer id",
+        fix="serve this model without SGLANG_OEA_K0",
+    )

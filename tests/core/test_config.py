@@ -83,7 +83,7 @@ def test_strict_is_read_on_its_own():
 
 def test_refuse(caplog):
     """Holds that SGLANG_OEA_STRICT=0 turns a refusal into an error in the log, whole."""
-    refusal = config.refusal("it", where="here", got="this", expected="that", fix="do")
+    refusal = config.Refusal("it", where="here", got="this", expected="that", fix="do")
     assert_refusal(refusal, "sglang_oea: it", "SGLANG_OEA_STRICT=0 serves stock")
     with pytest.raises(SystemExit) as raised:
         config.refuse(refusal, strict=True)

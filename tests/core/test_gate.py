@@ -6,7 +6,6 @@ import pytest
 import torch
 from stubs import Batch, Mode, assert_refusal, make_config
 
-from sglang_oea.core.config import Refusal
 from sglang_oea.core.gate import Gate, first_rows_valid
 
 BOTH = ("decode", "verify")
@@ -116,7 +115,7 @@ def test_an_error_of_after_leaves_the_gate_closed():
     gate = Gate(make_config())
 
     def refuse():
-        raise Refusal("nothing was rerouted")
+        raise SystemExit("nothing was rerouted")
 
     forward = gate.wrap(Model(gate).forward, refuse)
     with pytest.raises(SystemExit, match="nothing was rerouted"):

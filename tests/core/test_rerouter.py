@@ -7,6 +7,8 @@ import pytest
 import torch
 from stubs import Selection, TopKConfig, make_config, make_rerouter, open_gate
 
+from sglang_oea.core.layer import Layer
+
 KEYS = [
     *("version", "enabled", "impl", "k0", "modes", "layers"),
     *("calls", "rows", "experts_before", "experts_after", "slots_rerouted"),
@@ -24,7 +26,7 @@ def test_k0_by_valid_rows(rows, k0):
     case = Selection(8, 16, TopKConfig(top_k=4))
     valid = [row < rows for row in range(8)]
     got, want = (
-        make_rerouter(make_config(text), {0: (case.config, None)}) for text in ("2:3,5:1,8:0", "1")
+        make_rerouter(make_config(text), {0: case.config}) for text in ("2:3,5:1,8:0", "1")
     )
     want.set_k0(k0)
     for rerouter in (got, want):
@@ -41,18 +43,18 @@ def test_k0_by_layer(tmp_path):
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({"k0": 1, "layers": {"9": 4}}))
     case = Selection(6, 16, TopKConfig(top_k=4))
-    rerouter = make_rerouter(make_config(str(path)), dict.fromkeys((9, 3), (case.config, None)))
+    rerouter = make_rerouter(make_config(str(path)), dict.fromkeys((9, 3), case.config))
     open_gate(rerouter, *[True] * 6)
     assert not case.through(rerouter, 3)[1].equal(case.ids)
-    assert rerouter.stats.layers_reached() == [True, False]
+    assert rerouter.stats.read()[0] == [True, False]
     assert case.through(rerouter, 9)[1].equal(case.ids)
-    assert rerouter.stats.layers_reached() == [True, True]
+    assert rerouter.stats.read()[0] == [True, True]
 
 
 def test_set_k0():
     """Holds that a live k0 changes the next call, in the memory that captured graphs read."""
     case = Selection(6, 16, TopKConfig(top_k=4))
-    rerouter = make_rerouter(make_config("4:2"), {0: (case.config, None)})
+    rerouter = make_rerouter(make_config("4:2"), {0: case.config})
     open_gate(rerouter, *[True] * 6)
     address = rerouter.k0_table.data_ptr()
     results = {}
@@ -61,7 +63,7 @@ def test_set_k0():
         rerouter.set_k0(k0)
         results[k0] = case.through(rerouter)[1]
         assert rerouter.report()["k0"] == k0 and rerouter.k0_table.data_ptr() == address
-        reference = make_rerouter(make_config("3"), {0: (case.config, None)})
+        reference = make_rerouter(make_config("3"), {0: case.config})
         reference.k0_table.fill_(min(k0, 9))
         open_gate(reference, *[True] * 6)
         assert results[k0].equal(case.through(reference)[1])
@@ -77,14 +79,14 @@ def test_set_k0_under_compile():
         return graph.forward
 
     case = Selection(6, 16, TopKConfig(top_k=4))
-    rerouter = make_rerouter(make_config("1"), {0: (case.config, None)})
+    rerouter = make_rerouter(make_config("1"), {0: case.config})
     open_gate(rerouter, *[True] * 6)
     torch._dynamo.reset()
     step = torch.compile(case.through, backend=backend, fullgraph=True)
     for calls, k0 in enumerate((1, 4, 0, 2), start=1):
         rerouter.set_k0(k0)
         got = step(rerouter)
-        assert rerouter.stats.totals()["calls"] == calls
+        assert rerouter.stats.read()[1]["calls"] == calls
         want = case.through(rerouter)
         rerouter.stats.counters[:, 1:] //= 2
         rerouter.stats.counters[:, 1] = calls
@@ -96,7 +98,7 @@ def test_counters_against_sets():
     """Holds every counter, over random batches, against counting with python sets."""
     rng = random.Random(0)
     config = TopKConfig(top_k=4)
-    layers = {3: (config, None), 5: (config, "left alone"), 8: (config, None)}
+    layers = {3: config, 5: Layer(None, "left alone"), 8: config}
     rerouter = make_rerouter(make_config("2"), layers)
     want = dict.fromkeys(KEYS[6:], 0)
     for seed in range(60):

@@ -1,6 +1,5 @@
 """Server arguments under which OEA is refused, on the object that decides."""
 
-import logging
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +10,16 @@ from sglang_oea.plugin import arguments
 DECODE = config.from_environment({"SGLANG_OEA_K0": "4"})
 VERIFY = config.from_environment({"SGLANG_OEA_K0": "4", "SGLANG_OEA_MODES": "decode,verify"})
 
+ONLY_VERIFY = config.from_environment({"SGLANG_OEA_K0": "4", "SGLANG_OEA_MODES": "verify"})
+
 
 def args(**changes) -> SimpleNamespace:
     """Resolved server arguments of a plain tensor-parallel server."""
     plain = dict(
         enable_deterministic_inference=False,
         speculative_algorithm=None,
+        is_embedding=False,
+        dllm_algorithm=None,
         enable_dp_attention=False,
         attn_dp_size=None,
         moe_a2a_backend="none",
@@ -42,6 +45,9 @@ def test_plain_server_is_admitted():
         (dict(enable_dp_attention=True), DECODE, "data-parallel attention"),
         (dict(attn_dp_size=2), DECODE, "data-parallel attention"),
         (dict(enable_two_batch_overlap=True), DECODE, "--enable-two-batch-overlap"),
+        (dict(), ONLY_VERIFY, "SGLANG_OEA_MODES=decode"),
+        (dict(is_embedding=True), DECODE, "--is-embedding"),
+        (dict(dllm_algorithm="LowConfidence"), DECODE, "--dllm-algorithm"),
         (dict(ep_dispatch_algorithm="fake"), DECODE, "--ep-dispatch-algorithm"),
     ],
 )
@@ -64,13 +70,15 @@ def test_what_resolves_a_conflict_is_admitted():
     assert arguments.conflict(gathered, DECODE, simulated=False) is None
 
 
-def test_prefill_server_is_said_to_be_stock_and_mixed_chunks_are_warned_of(caplog):
-    """Neither is refused."""
-    with caplog.at_level(logging.INFO, "sglang_oea"):
-        assert arguments.is_stock_by_nature(args(disaggregation_mode="prefill"))
-        assert not arguments.is_stock_by_nature(args(disaggregation_mode="decode"))
-        arguments.warn(args(enable_mixed_chunk=True))
-    assert "never decodes" in caplog.text
+def test_prefill_server_is_stock_by_nature():
+    """The decode server of the same pair is not."""
+    assert arguments.is_stock_by_nature(args(disaggregation_mode="prefill"))
+    assert not arguments.is_stock_by_nature(args(disaggregation_mode="decode"))
+
+
+def test_mixed_chunks_are_warned_of(caplog):
+    """They run as prefill, so they lower the gain, but refusing them would be too much."""
+    arguments.warn(args(enable_mixed_chunk=True))
     assert "--enable-mixed-chunk" in caplog.text
 
 

@@ -38,7 +38,7 @@ def test_refusal_names_symbol_and_supported_releases():
 
 def test_optional_items_do_not_refuse(monkeypatch):
     """Live k0 is unavailable then, and rerouting works."""
-    optional = Item("sglang.srt.nowhere.at_all", (), "live k0", required=False)
+    optional = Item("sglang.srt.nowhere.at_all", (), "handlers", "live k0")
     assert contract.problems((optional,)) == []
     monkeypatch.setattr(contract, "CONTRACT", (optional,))
-    assert not contract.available("sglang.srt.nowhere.at_all")
+    assert not contract.available("live k0")

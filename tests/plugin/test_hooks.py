@@ -8,7 +8,7 @@ import torch
 
 from plugin.routers import HIDDEN, logits, topk_config
 from sglang_oea.core import config
-from sglang_oea.plugin import contract, hooks, model
+from sglang_oea.plugin import contract, hooks
 
 
 def runner(**changes) -> SimpleNamespace:
@@ -16,10 +16,10 @@ def runner(**changes) -> SimpleNamespace:
     return SimpleNamespace(**dict(is_draft_worker=False, server_args=SimpleNamespace()) | changes)
 
 
-def fresh_host(strict: bool = True) -> hooks.Host:
+def fresh_host(strict: bool = True) -> hooks.Plugin:
     """A host of its own, for what would spoil the shared one."""
     strictness = "1" if strict else "0"
-    return hooks.Host(
+    return hooks.Plugin(
         config.from_environment({"SGLANG_OEA_K0": "3", "SGLANG_OEA_STRICT": strictness})
     )
 
@@ -30,14 +30,6 @@ def test_hooks_are_applied_and_seen_in_importing_modules(attached):
 
     assert topk.select_experts is not attached.stock[contract.SELECT_EXPERTS]
     assert mega_gate._post_process_topk_ids is topk._post_process_topk_ids
-
-
-def test_hook_that_did_not_arrive_is_refused_at_load(attached):
-    """SGLang logs a hook that fails to apply and goes on: the load looks whether they are there."""
-    host = fresh_host()
-    # what is installed now counts as unhooked, as it would if apply_hooks had failed
-    with pytest.raises(config.Refusal, match="_post_process_topk_ids"):
-        host.load_model(lambda runner: pytest.fail("weights were loaded"), runner())
 
 
 def test_model_load_that_was_not_seen_is_refused_at_the_first_forward(host):
@@ -75,20 +67,83 @@ def test_draft_model_is_not_touched(host):
     assert draft.model.forward == stock_forward
 
 
-def test_prefill_server_stays_stock(host):
+def test_prefill_server_stays_stock_and_says_so(host, caplog):
     """A disaggregated prefill server is stock by nature, not refused."""
     prefill = runner(server_args=SimpleNamespace(disaggregation_mode="prefill"))
-    assert host.load_model(lambda runner: "loaded", prefill) == "loaded"
+    with caplog.at_level(logging.INFO, "sglang_oea"):
+        assert host.load_model(lambda runner: "loaded", prefill) == "loaded"
     assert host.rerouter is None
+    assert "never decodes" in caplog.text
+
+
+class Routed(torch.nn.Module):
+    """As much of a model as the load hook looks at: one router, one parameter, one forward."""
+
+    def __init__(self, output_format: str):
+        from sglang.srt.layers.moe.topk import TopK, TopKOutputFormat
+
+        super().__init__()
+        self.anything = torch.nn.Parameter(torch.zeros(1))
+        # built by hand: SGLang's constructor wants a published server configuration
+        self.topk = TopK.__new__(TopK)
+        torch.nn.Module.__init__(self.topk)
+        self.topk.layer_id, self.topk.is_draft = 0, False
+        self.topk.topk_config = topk_config(
+            "sigmoid", output_format=TopKOutputFormat[output_format]
+        )
+
+    def forward(self, input_ids, positions, forward_batch):
+        """Never called."""
+
+
+@pytest.fixture
+def one_rank(monkeypatch):
+    """A tensor-parallel group that nobody has to initialise."""
+    import sglang.srt.distributed as distributed
+
+    monkeypatch.setattr(distributed, "get_tp_group", lambda: SimpleNamespace(cpu_group=None))
+    monkeypatch.setattr(hooks, "disagreement", lambda fingerprint, group: None)
+
+
+def test_loaded_model_is_watched(host, one_rank):
+    """The load hook builds the rerouter and wraps the model's own forward."""
+    loaded = runner(model=Routed("STANDARD"))
+    host.load_model(lambda runner: None, loaded)
+    assert sorted(host.rerouter.layers) == [0]
+    assert loaded.model.forward.__wrapped__ == Routed.forward.__get__(loaded.model)
 
 
 @pytest.mark.parametrize("output_format", ["BYPASSED", "TRITON_KERNEL"])
-def test_layer_that_routes_inside_its_kernel_is_named(output_format):
-    """`select_experts` is never called for it."""
-    from sglang.srt.layers.moe.topk import TopKOutputFormat
+def test_model_that_routes_inside_its_kernel_is_refused(host, one_rank, output_format):
+    """`select_experts` is never called for it, and nothing must have been wrapped."""
+    loaded = runner(model=Routed(output_format))
+    with pytest.raises(config.Refusal, match=f"layer 0: .*{output_format}"):
+        host.load_model(lambda runner: None, loaded)
+    assert "forward" not in vars(loaded.model)
+    assert host.rerouter is None
 
-    assert output_format in model._why_bypassed(TopKOutputFormat[output_format])
-    assert model._why_bypassed(TopKOutputFormat.STANDARD) is None
+
+def test_ranks_that_differ_are_refused(host, one_rank, monkeypatch):
+    """The comparison of `core/ranks.py` is wired, with the fingerprint of settings and version."""
+    seen = []
+
+    def differ(fingerprint, group):
+        seen.append(fingerprint)
+        return config.Refusal("ranks", where="", got="", expected="", fix="")
+
+    monkeypatch.setattr(hooks, "disagreement", differ)
+    loaded = runner(model=Routed("STANDARD"))
+    with pytest.raises(config.Refusal, match="ranks"):
+        host.load_model(lambda runner: None, loaded)
+    assert seen == [host.settings.fingerprint(hooks.__version__, "torch")]
+    assert "forward" not in vars(loaded.model)
+
+
+def test_routers_that_share_a_number_are_refused(host, one_rank):
+    """One line of counters and one router for two layers would be wrong for both."""
+    loaded = runner(model=torch.nn.ModuleList([Routed("STANDARD"), Routed("STANDARD")]))
+    with pytest.raises(config.Refusal, match="two routers 0"):
+        host.load_model(lambda runner: None, loaded)
 
 
 def test_patched_sglang_does_the_work_itself(monkeypatch, caplog):

@@ -31,7 +31,7 @@ def test_help(machine):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--k0", "four"], "expected a whole number above 0, got four"),
+        (["--k0", "four"], "expected a whole number from 1 on, got four"),
         (["--k0", "0"], "got 0"),
         (["--k0", "8"], "--k0 8 of top-8 is stock routing; expected 1 to 7"),
         (["--requests=-1"], "got -1"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from server.load import ROWS, TOP_K, counted, generate
+from server.load import ROWS, TOKENS, TOP_K, counted, generate
 
 pytestmark = pytest.mark.server
 
@@ -31,6 +31,7 @@ def test_recorder_sees_the_rerouted_experts(oea, kind, workspace, k0):
     moe = oea.oea()["layers"]["moe"]
     # a forward with as many tokens as requests is a decode step; prefill has whole prompts
     decode = [count for count in passes if count.sum() == ROWS * TOP_K * moe]
+    assert len(decode) == TOKENS - 1
     assert len(decode) * moe == counters["calls"]
     assert sum((count > 0).sum().item() for count in decode) == counters["experts_after"]
     if k0 < TOP_K:
