@@ -1,9 +1,10 @@
 """Opportunistic Expert Activation (arXiv 2511.02237) for SGLang.
 
 Rooms, and the one direction in which they import (`core` <- `plugin` <- `cli`):
-    core/     the algorithm and when it applies: torch and triton only, knows no host
+    core/     the algorithm and when it applies: torch and triton only, knows no host.
+              Start at routing.py, the specification; layer.py is what a host calls
     plugin/   the host side: the only room that names SGLang's modules
-    cli.py    `sglang-oea check`
+    cli.py    `sglang-oea check`, whose findings are in check.py
 
 Importing this package imports neither torch nor sglang.
 """
