@@ -148,6 +148,7 @@ def checkpoint(folder: Path) -> Iterator[Line]:
         f"gate {gate}, {groups} group(s)",
     )
     yield from _reroutable(name, described)
+    yield _kernel(experts, slots, described)
     parsed = _parsed()
     if parsed is not None and isinstance(parsed.k0.shown, int) and parsed.k0.shown >= slots:
         fix = f"choose SGLANG_OEA_K0 below {slots}"
@@ -173,6 +174,24 @@ def _reroutable(name: str, described: dict) -> Iterator[Line]:
         yield Line("warn", "layers", f"SGLang's {name} can use a custom routing function", fix)
     else:
         yield Line("ok", "layers", "its gate can be rerouted; the server names layers that are not")
+
+
+def _kernel(experts: int, slots: int, described: dict) -> Line:
+    """Whether the Triton kernel takes such layers on CUDA, as far as a config can tell."""
+    try:
+        from sglang_oea.core import launch
+        from sglang_oea.core.scores import Router
+    except ImportError as error:
+        return Line("warn", "kernel", f"not judged without torch and triton: {error}")
+    groups, kept = described.get("n_group") or 1, described.get("topk_group") or 1
+    scoring = described.get("scoring_func") or "softmax"
+    biased = described.get("topk_method") == "noaux_tc"
+    # a grouped router with a bias is sigmoid whatever the config says
+    scoring = "sigmoid" if biased else scoring
+    reason = launch.why_not(Router(scoring, slots, 0, True, groups, kept, biased), experts)
+    if reason is None:
+        return Line("ok", "kernel", "on CUDA one Triton launch a layer")
+    return Line("warn", "kernel", f"plain torch instead of Triton: {reason}")
 
 
 def _model_source(architecture: str) -> str | None:

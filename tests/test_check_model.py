@@ -65,7 +65,7 @@ def verdicts(lines) -> list[tuple[str, str]]:
 def test_moe_checkpoints(tmp_path, described, said):
     """Holds that the routers of GLM-4, GLM-5 and Qwen3 are recognised as ones to reroute."""
     lines = model_lines(tmp_path, described)
-    assert verdicts(lines) == [("ok", "model"), ("ok", "layers")]
+    assert verdicts(lines) == [("ok", "model"), ("ok", "layers"), ("ok", "kernel")]
     for words in said:
         assert words in lines[0].found
 
@@ -103,3 +103,19 @@ def test_hash_layers(tmp_path):
     """Holds that layers that route by hash are said to stay stock."""
     lines = model_lines(tmp_path, {**GLM5, "num_hash_layers": 3})
     assert lines[1].verdict == "warn" and "first 3 MoE layers" in lines[1].found
+
+
+@pytest.mark.parametrize(
+    ("described", "verdict", "named"),
+    [
+        (GLM5, "ok", "one Triton launch"),
+        (QWEN, "ok", "one Triton launch"),
+        (GLM5 | {"n_group": 8, "topk_group": 4}, "ok", "one Triton launch"),
+        (GLM5 | {"n_routed_experts": 160, "n_group": 8}, "warn", "power of two"),
+        (GLM5 | {"n_routed_experts": 2048}, "warn", "1024 experts"),
+    ],
+)
+def test_kernel_or_plain_torch(tmp_path, described, verdict, named):
+    """Holds that a model whose layers the kernel does not take is told so before it is served."""
+    line = next(line for line in model_lines(tmp_path, described) if line.subject == "kernel")
+    assert line.verdict == verdict and named in line.found

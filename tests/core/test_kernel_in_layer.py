@@ -1,11 +1,13 @@
 """The kernel behind `reroute_topk`: chosen once, tried before it is trusted, traceable."""
 
+import importlib
+
 import pytest
 import torch
 from stubs import Selection, TopKConfig, make_config, make_rerouter, open_gate, two_rows
 
+from sglang_oea.core import launch, trial
 from sglang_oea.core import layer as layer_module
-from sglang_oea.core import trial
 from sglang_oea.core.config import Refusal
 from sglang_oea.core.scores import Router, from_logits
 
@@ -95,3 +97,10 @@ def test_router_that_the_kernel_does_not_take_falls_back(interpreted, monkeypatc
     case.config = config
     case.through(rerouter)
     assert rerouter.report()["fallback"] == "layer 0: softmax with a correction bias"
+
+
+def test_operator_is_registered_once():
+    """A process may load this file twice: in the package, and in a patched SGLang."""
+    before = torch.ops.sglang_oea.reroute.default
+    importlib.reload(launch)
+    assert torch.ops.sglang_oea.reroute.default is before
