@@ -295,7 +295,8 @@ def reroute_kernel(
     model_ids = tl.where(changes, chosen.to(stock_ids.dtype), stock_ids)
     out_ids = tl.where(in_slot & (rerouted | padded), model_ids, my_ids)
     out_weights = tl.where(in_slot & rerouted, new_weights, my_weights)
-    out_weights = tl.where(in_slot & padded, (out_weights * 0.0).to(my_weights.dtype), out_weights)
+    # a zero of its own: what the row held may be NaN, and stays NaN times anything
+    out_weights = tl.where(in_slot & padded, tl.zeros_like(my_weights), out_weights)
     tl.store(out_ids_ptr + me * WIDTH + slot, out_ids, mask=in_row)
     tl.store(out_weights_ptr + me * WIDTH + slot, out_weights, mask=in_row)
 

@@ -29,16 +29,25 @@ FAMILIES = {
     "underflow": {"kind": "underflow", "spoilt": "none"},
     "padding": {"padding": "anywhere", "garbage": True},
     "spoilt_rows": {"spoilt": "both"},
+    # rows that are not sound, first among them: a few examples must show what they may not do
+    "spoilt_rows_that_would_lend": {
+        **{"spoilt": "both", "padding": "anywhere", "garbage": False, "num_expert_group": 1},
+        **{"experts": 64, "slots": 4, "k0": 2, "k0_kind": "int", "max_rank": False},
+    },
+    # two groups of eight a row, and a union of all rows' groups
+    "groups_that_differ": {
+        **{"num_expert_group": 8, "topk_group": 2, "experts": 64, "kind": "normal"},
+        **{"scoring": "sigmoid", "slots": 6, "k0": 2, "k0_kind": "int", "spoilt": "none"},
+    },
     "service_levels": {"k0_kind": "row"},
     "few_ranks": {"max_rank": True, "kind": "normal"},
     "many_rows": {"padding": "anywhere", "garbage": True, "experts": 64, "num_expert_group": 1},
 }
 # rows: examples a family; a case of 64 rows takes the interpreter seconds
-EXAMPLES = {1: 4, 2: 3, 7: 2, 16: 1, 33: 1, 64: 1}
-RUNS = [(family, rows) for family in FAMILIES for rows in (1, 2, 7, 16)] + [
-    ("many_rows", 33),
-    ("many_rows", 64),
-]
+EXAMPLES = {1: 4, 2: 3, 7: 2, 11: 8, 16: 1, 33: 1, 64: 1}
+POINTED = ("spoilt_rows_that_would_lend", "groups_that_differ")
+RUNS = [(family, rows) for family in FAMILIES for rows in (1, 2, 7, 16)]
+RUNS += [(family, 11) for family in POINTED] + [("many_rows", 33), ("many_rows", 64)]
 SENTINEL = -77
 
 
