@@ -1,7 +1,7 @@
 """The outside view: `/server_info` proves that OEA runs, `/set_internal_state` changes k0 live.
 
-Counters and the k0 table live on the device, so both are touched on the stream of the forwards:
-what is read is of whole steps, and what is written takes effect between two.
+Counters and the k0 table live on the device, so both are touched between two forwards: what is read
+is of whole steps, and what is written holds for whole steps, on all ranks the same.
 """
 
 import contextlib
