@@ -43,7 +43,7 @@ def main() -> int:
     host = hooks.attach(config.from_environment({"SGLANG_OEA_K0": str(args.k0)}))
     HookRegistry.apply_hooks()
     runner = load_runner(args.model)
-    rerouter = host.rerouter
+    rerouter = host.session.rerouter
     layer = next(
         module
         for module in runner.model.modules()

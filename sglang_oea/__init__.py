@@ -9,4 +9,4 @@ Rooms, and the one direction in which they import (`core` <- `plugin` <- `cli`):
 Importing this package imports neither torch nor sglang.
 """
 
-__version__ = "0.1.0"
+from .core.version import __version__ as __version__

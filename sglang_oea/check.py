@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sglang_oea.core import config
-from sglang_oea.plugin import contract
+from sglang_oea.plugin import ENTRY_POINT, GROUP, contract
 
 PACKAGES = ("sglang", "torch", "triton", "transformers", "flashinfer-python", "sglang-kernel")
-GROUP = "sglang.srt.plugins"
-ENTRY_POINT = "oea"
 
 
 class Line(NamedTuple):
@@ -71,6 +69,9 @@ def plugin() -> Iterator[Line]:
         yield Line("FAIL", "plugin", f"no entry point {ENTRY_POINT!r} in {GROUP}", fix)
         return
     yield Line("ok", "plugin", f"{ENTRY_POINT} -> {entry_points[0].value}")
+    if contract.installed_version() is not None and not contract.has_plugin_system():
+        fix = "start the server with `python -m sglang_oea.launch_server`, or apply the patch"
+        yield Line("warn", "plugin", "this SGLang has no plugin system to find it", fix)
     only = config.host_variable("SGLANG_PLUGINS")
     if only and ENTRY_POINT not in [name.strip() for name in only.split(",")]:
         fix = f"add {ENTRY_POINT} to SGLANG_PLUGINS, or unset it"
@@ -111,7 +112,7 @@ def contract_items() -> Iterator[Line]:
     # what SGLang says of missing GPUs while it is imported is not about OEA
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for item in contract.CONTRACT:
+        for item in contract.items():
             problem = item.problem()
             if problem is None:
                 yield Line("ok", "contract", f"{item.path} ({item.purpose})")

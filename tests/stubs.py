@@ -90,7 +90,7 @@ def make_rerouter(config: Config, layers: dict | None = None) -> Rerouter:
         layer_id: layer if isinstance(layer, Layer) else Layer.of(layer)
         for layer_id, layer in (layers or {0: TopKConfig()}).items()
     }
-    return Rerouter(config, layers, "cpu", "1.2.3")
+    return Rerouter(config, layers, "cpu")
 
 
 def open_gate(rerouter: Rerouter, *valid: bool) -> None:

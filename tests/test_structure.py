@@ -16,7 +16,7 @@ PACKAGE = ROOT / "sglang_oea"
 # the host side: the only places that name SGLang's modules
 HOST_SIDE = (PACKAGE / "plugin", PACKAGE / "launch_server.py")
 # names of entry-point groups, which are no modules
-GROUPS = {"check.py": {"sglang.srt.plugins", "sglang.srt.platforms"}}
+GROUPS = {"check.py": {"sglang.srt.platforms"}}
 TOP_LEVEL = {"patches", "sglang_oea", "scripts", "tests", "README.md", "pyproject.toml", "LICENSE"}
 
 

@@ -19,6 +19,7 @@ from .routing import reroute
 from .scores import Router, from_logits, why_not
 from .stats import Stats
 from .trial import EXPERTS, disagreement
+from .version import __version__
 
 logger = logging.getLogger("sglang_oea")
 
@@ -43,7 +44,6 @@ class Rerouter:
         config: the settings.
         layers: all MoE layers of the model, by the host's layer id.
         device: where the model runs.
-        version: of the package, for `/server_info`.
 
     Raises:
         Refusal: `SGLANG_OEA_IMPL=triton` without CUDA, or a profile with a layer that is no MoE
@@ -55,12 +55,11 @@ class Rerouter:
         config: Config,
         layers: Mapping[int, Layer],
         device: torch.device | str,
-        version: str,
     ):
         device = torch.device(device)
         _refuse_unknown_layers(config, layers)
         self.config = config
-        self.version = version
+        self.version = __version__
         self.impl = _implementation(config.impl, device)
         self.gate = Gate(config)
         self.layers = dict(layers)

@@ -6,6 +6,8 @@ raises, and then serves stock; so whatever goes wrong here becomes a `SystemExit
 
 from sglang_oea.core import config
 
+GROUP, ENTRY_POINT = "sglang.srt.plugins", "oea"
+
 
 def register() -> None:
     """Attach OEA to this process if `SGLANG_OEA_K0` asks for it; otherwise do nothing at all.

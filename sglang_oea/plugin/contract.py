@@ -1,11 +1,15 @@
 """What is relied on in SGLang, as data: each symbol that is hooked or read, and its names.
 
 The contract decides, not the version: a release that meets it is accepted, and one that was never
-run is said to be untested. `problems()` imports the modules it checks.
+run is said to be untested. `items()` are those of the installed release: 0.5.9 and 0.5.10 have no
+plugin system, and 0.5.9 no function between the top-k and what consumes it. `problems()` imports
+the modules it checks.
 """
 
 import dataclasses
+import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import pkgutil
 from dataclasses import dataclass
@@ -13,10 +17,19 @@ from dataclasses import dataclass
 from sglang_oea.core.config import Refusal
 
 TESTED = ("0.5.23",)
-SUPPORTED = "0.5.23 (tested), or 0.5.12 and later where the contract holds"
+SUPPORTED = (
+    "0.5.23 (tested), 0.5.12 and later where the contract holds, "
+    "0.5.9 and 0.5.10 with `python -m sglang_oea.launch_server`"
+)
 
-SELECT_EXPERTS = "sglang.srt.layers.moe.topk.select_experts"
-POST_PROCESS = "sglang.srt.layers.moe.topk._post_process_topk_ids"
+_TOPK = "sglang.srt.layers.moe.topk"
+SELECT_EXPERTS = f"{_TOPK}.select_experts"
+POST_PROCESS = f"{_TOPK}._post_process_topk_ids"
+# what select_experts() of 0.5.9 calls instead, one of them in each of its branches
+ROUTING_FUNCTIONS = tuple(
+    f"{_TOPK}.{name}"
+    for name in ("grouped_topk", "biased_grouped_topk", "fused_topk", "fused_topk_native")
+)
 LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 _CONTROLLER = "sglang.srt.managers.scheduler_components.internal_state"
@@ -49,24 +62,28 @@ class Item:
         return f"{self.path} has no {', '.join(missing)}" if missing else None
 
 
+PLUGIN_SYSTEM = Item(
+    "sglang.srt.plugins.hook_registry.HookRegistry.register", ("target", "hook"), "hooks"
+)
+_PLACE = "the place of rerouting: after the top-k, before all that consumes it"
+PLACE = Item(
+    POST_PROCESS,
+    (
+        "topk_ids",
+        "topk_weights",
+        "topk_config",
+        "router_logits",
+        "layer_id",
+        "num_token_non_padded",
+    ),
+    _PLACE,
+)
+PLACE_OF_0_5_9 = tuple(Item(path, ("gating_output",), _PLACE) for path in ROUTING_FUNCTIONS)
 CONTRACT = (
-    Item("sglang.srt.plugins.hook_registry.HookRegistry.register", ("target", "hook"), "hooks"),
     Item(
         SELECT_EXPERTS,
         ("hidden_states", "router_logits", "topk_config", "layer_id", "num_token_non_padded"),
         "the region in which ids are rerouted",
-    ),
-    Item(
-        POST_PROCESS,
-        (
-            "topk_ids",
-            "topk_weights",
-            "topk_config",
-            "router_logits",
-            "layer_id",
-            "num_token_non_padded",
-        ),
-        "the place of rerouting: after the top-k, before all that consumes it",
     ),
     Item(
         "sglang.srt.layers.moe.topk.TopKConfig",
@@ -125,9 +142,36 @@ def installed_version() -> str | None:
         return None
 
 
-def problems(items: tuple[Item, ...] = CONTRACT) -> list[str]:
+def has_plugin_system() -> bool:
+    """Whether SGLang loads plugins by itself (0.5.12 and later)."""
+    return importlib.util.find_spec("sglang.srt.plugins") is not None
+
+
+def has_post_process() -> bool:
+    """Whether `select_experts` hands its ids to a function of their own (0.5.10 and later)."""
+    try:
+        return hasattr(importlib.import_module(_TOPK), POST_PROCESS.rpartition(".")[2])
+    except ImportError:
+        # then nothing of it is there, and the item says so
+        return True
+
+
+def hooked() -> tuple[str, ...]:
+    """What is hooked without a second witness that the hook arrived."""
+    place = (POST_PROCESS,) if has_post_process() else ROUTING_FUNCTIONS
+    return (SELECT_EXPERTS, *place, INTERNAL_STATE)
+
+
+def items() -> tuple[Item, ...]:
+    """What the installed release is measured by."""
+    place = (PLACE,) if has_post_process() else PLACE_OF_0_5_9
+    return (*((PLUGIN_SYSTEM,) if has_plugin_system() else ()), *place, *CONTRACT)
+
+
+def problems(wanted: tuple[Item, ...] | None = None) -> list[str]:
     """What the installed SGLang lacks of the required items."""
-    return [problem for item in items if not item.optional and (problem := item.problem())]
+    wanted = items() if wanted is None else wanted
+    return [problem for item in wanted if not item.optional and (problem := item.problem())]
 
 
 def available(feature: str) -> bool:

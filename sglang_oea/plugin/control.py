@@ -1,20 +1,16 @@
 """The outside view: `/server_info` proves that OEA runs, `/set_internal_state` changes k0 live.
 
-Counters and the k0 table live on the device, so both are touched between two forwards: what is read
-is of whole steps, and what is written holds for whole steps, on all ranks the same.
+The scheduler asks the session between two forwards, on all ranks at the same step. A live k0 is
+checked twice: as raw JSON where the request arrives, and as the value that the scheduler gets.
 """
 
-import contextlib
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-import torch
-
-if TYPE_CHECKING:
-    from .hooks import Plugin
+from sglang_oea.core.session import Session, why_bad_k0
 
 logger = logging.getLogger("sglang_oea")
 LIVE_KEY = "oea_k0"
@@ -23,60 +19,34 @@ LIVE_KEY = "oea_k0"
 class Control:
     """Hooks of the scheduler, which every rank of a server runs at the same step."""
 
-    def __init__(self, plugin: "Plugin"):
-        self.plugin = plugin
+    def __init__(self, session: Session):
+        self.session = session
 
-    def internal_state(self, result: Any, *args: Any, **kwargs: Any) -> None:
-        """AFTER `Scheduler.get_internal_state`: add the `oea` field."""
-        rerouter = self.plugin.rerouter
-        if rerouter is None:
-            result.internal_state["oea"] = {"enabled": False}
-            return
-        with self._between_forwards():
-            result.internal_state["oea"] = rerouter.report()
+    def internal_state(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
+        """AROUND `Scheduler.get_internal_state`: add the `oea` field."""
+        result = original(*args, **kwargs)
+        result.internal_state["oea"] = self.session.report()
+        return result
 
-    def handlers(self, result: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """AFTER `_update_handlers`: add the one for `oea_k0`."""
+    def handlers(self, original: Callable, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """AROUND `_update_handlers`: add the one for `oea_k0`."""
         from sglang.srt.managers.scheduler_components import internal_state
 
         def validate(key: str, value: Any) -> None:
-            problem = why_bad_k0(value)
-            if problem is None and self.plugin.rerouter is None:
-                problem = "OEA is not running on this server"
+            problem = self.session.why_bad_k0(value)
             if problem is not None:
                 raise internal_state.UpdateRejected(f"Updating {key} is rejected: {problem}")
 
         def apply(key: str, value: int) -> None:
-            with self._between_forwards():
-                self.plugin.rerouter.set_k0(value)
-            logger.info("sglang_oea: k0 is now %d%s", value, "" if value else " (off)")
+            self.session.set_k0(value)
 
-        result[LIVE_KEY] = internal_state._UpdateHandler(validate, apply)
-
-    @contextlib.contextmanager
-    def _between_forwards(self) -> Iterator[None]:
-        # with the overlap scheduler forwards run on a stream of their own, else on the current one:
-        # ordered after both and before both, this is between two steps either way
-        stream = getattr(self.plugin.runner, "forward_stream", None)
-        if not isinstance(stream, torch.cuda.Stream):
-            yield
-            return
-        current = torch.cuda.current_stream()
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            yield
-        current.wait_stream(stream)
+        handler = internal_state._UpdateHandler(validate, apply)
+        return {**original(*args, **kwargs), LIVE_KEY: handler}
 
 
-def why_bad_k0(value: Any) -> str | None:
-    """Why a live k0 is not one, or None."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return None
-    return f"{LIVE_KEY}={json.dumps(value)}; expected a whole number >= 0 (0 is off)"
-
-
-def watch_requests(result: Any, *args: Any, **kwargs: Any) -> None:
-    """AFTER `TokenizerManager.__init__`: check a live k0 before SGLang turns `true` into 1."""
+def watch_requests(original: Callable, *args: Any, **kwargs: Any) -> None:
+    """AROUND `TokenizerManager.__init__`: check a live k0 before SGLang turns `true` into 1."""
+    original(*args, **kwargs)
     http_server = sys.modules.get("sglang.srt.entrypoints.http_server")
     if http_server is None:
         return

@@ -1,29 +1,24 @@
-"""The hooks: `select_experts`, its post-processing, and the model's `forward`.
+"""The hooks: `select_experts`, the place of rerouting within it, the model load, the scheduler.
 
 Signature: those of SGLang, forwarded as they come and bound by name, never restated.
 Covered: every call of `select_experts`, eager, captured or compiled, on any device. Ids are still
     logical there, so that the expert mapping, padding masks, shared-expert columns, the recorder
     and the capture of routed experts all see the rerouted ones.
 Not covered: routers that never call it (`HashTopK`, `mega_gate`, models with a fused router,
-    BYPASSED and TRITON_KERNEL outputs). `core/evidence.py` names them.
+    BYPASSED and TRITON_KERNEL outputs). `core/evidence.py` names them. In 0.5.9 the routing
+    functions map ids themselves, and a layer whose ids were mapped is left alone.
 """
 
-import functools
 import importlib.util
 import logging
 import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from sglang_oea import __version__
 from sglang_oea.core import config
-from sglang_oea.core.evidence import Judge
-from sglang_oea.core.layer import Rerouter
-from sglang_oea.core.ranks import disagreement
+from sglang_oea.core.session import Session
 
-from . import arguments, contract, control, model
+from . import contract, control, rebinding
 
 logger = logging.getLogger("sglang_oea")
 # where a patched SGLang carries the core
@@ -31,7 +26,10 @@ PATCH = "sglang.srt.layers.moe.oea"
 
 
 def attach(settings: config.Config) -> "Plugin | None":
-    """Check the contract and register the hooks; SGLang applies them once all plugins have run.
+    """Check the contract and hook what it names.
+
+    With a plugin system SGLang applies the hooks once all plugins have run; without one they hold
+    at once.
 
     Returns:
         What the hooks share, or None where a patched SGLang does the work.
@@ -51,153 +49,127 @@ def attach(settings: config.Config) -> "Plugin | None":
             contract.installed_version(),
             ", ".join(contract.TESTED),
         )
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
+    around = _around()
     plugin = Plugin(settings)
-    HookRegistry.register(contract.SELECT_EXPERTS, plugin.select_experts, HookType.AROUND)
-    HookRegistry.register(contract.POST_PROCESS, plugin.post_process, HookType.BEFORE)
-    HookRegistry.register(contract.LOAD_MODEL, plugin.load_model, HookType.AROUND)
-    HookRegistry.register(contract.INTERNAL_STATE, plugin.control.internal_state, HookType.AFTER)
+    around(contract.SELECT_EXPERTS, plugin.select_experts)
+    if contract.has_post_process():
+        around(contract.POST_PROCESS, plugin.post_process)
+    else:
+        for path in contract.ROUTING_FUNCTIONS:
+            around(path, plugin.routing_function)
+    around(contract.LOAD_MODEL, plugin.load_model)
+    around(contract.INTERNAL_STATE, plugin.control.internal_state)
     if contract.available(contract.LIVE_K0):
-        HookRegistry.register(contract.UPDATE_HANDLERS, plugin.control.handlers, HookType.AFTER)
+        around(contract.UPDATE_HANDLERS, plugin.control.handlers)
     else:
         logger.warning("sglang_oea: live k0 unavailable in this release")
     if contract.available(contract.LIVE_K0_CHECK):
-        HookRegistry.register(contract.TOKENIZER_MANAGER, control.watch_requests, HookType.AFTER)
+        around(contract.TOKENIZER_MANAGER, control.watch_requests)
     return plugin
 
 
-def _or_refuse(hook: Callable) -> Callable:
-    """A refusal stops the process, or is logged and leaves this server stock."""
+def _around() -> Callable[[str, Callable], None]:
+    """What hooks a function in the installed release."""
+    if not contract.has_plugin_system():
+        return rebinding.around
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    @functools.wraps(hook)
-    def guarded(self: "Plugin", *args: Any, **kwargs: Any) -> Any:
-        try:
-            return hook(self, *args, **kwargs)
-        except config.Refusal as refusal:
-            self.rerouter = None
-            config.refuse(refusal, self.settings.strict)
-            return None
-
-    return guarded
+    return lambda path, hook: HookRegistry.register(path, hook, HookType.AROUND)
 
 
 class Plugin:
     """What the hooks of one process share."""
 
     def __init__(self, settings: config.Config):
-        self.settings = settings
-        self.rerouter: Rerouter | None = None
-        self.control = control.Control(self)
+        self.session = Session(settings)
+        self.control = control.Control(self.session)
         self.model_seen = False
-        self.runner: Any = None
-        # true while a select_experts() runs whose ids are to be rerouted
-        self.selecting = False
+        # the arguments of the select_experts() that runs now, if its ids are to be rerouted
+        self.selecting: dict[str, Any] | None = None
         # the unhooked functions, to tell later whether the hooks arrived
-        self.stock = {path: pkgutil.resolve_name(path) for path in _HOOKED}
-        self.post_process_names = contract.parameters(contract.POST_PROCESS)
+        self.stock = {path: pkgutil.resolve_name(path) for path in contract.hooked()}
+        self.select_experts_names = contract.parameters(contract.SELECT_EXPERTS)
+        self.post_process_names = (
+            contract.parameters(contract.POST_PROCESS) if contract.has_post_process() else ()
+        )
 
     def select_experts(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
         """AROUND `select_experts`: open the region; drop a packed copy that is no longer true."""
         if not self.model_seen:
             self._refuse_unseen_model()
-        rerouter = self.rerouter
-        if rerouter is None or rerouter.gate.open_rows is None:
+        if not self.session.is_open:
             return original(*args, **kwargs)
-        if kwargs.get("dynamic_expert_bias") is not None:
-            rerouter.observed[kwargs.get("layer_id")] = "its bias differs by token"
-            return original(*args, **kwargs)
-        self.selecting = True
+        self.selecting = _by_name(self.select_experts_names, args, kwargs)
         try:
             output = original(*args, **kwargs)
         finally:
-            self.selecting = False
+            self.selecting = None
         return _without_packed_ids(output)
 
-    def post_process(self, *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]] | None:
-        """BEFORE `_post_process_topk_ids`: reroute, if it is `select_experts` that calls."""
-        if not self.selecting:
-            return None
-        named = dict(zip(self.post_process_names, args, strict=False)) | kwargs
-        named["topk_weights"], named["topk_ids"] = self.rerouter.reroute_topk(
+    def post_process(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
+        """AROUND `_post_process_topk_ids`: reroute first, if it is `select_experts` that calls."""
+        if self.selecting is None:
+            return original(*args, **kwargs)
+        named = _by_name(self.post_process_names, args, kwargs)
+        bias_of_rows = self.selecting.get("dynamic_expert_bias")
+        named["topk_weights"], named["topk_ids"] = self.session.reroute_topk(
             named["topk_weights"],
             named["topk_ids"],
             named["router_logits"],
             named["topk_config"],
             named["layer_id"],
             named.get("num_token_non_padded"),
+            left_alone=None if bias_of_rows is None else "its bias differs by token",
         )
         if "padded_rows_masked" in named:
             # rows that the router had masked hold experts again
             named["padded_rows_masked"] = False
-        return (), named
+        return original(**named)
+
+    def routing_function(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
+        """AROUND a routing function of 0.5.9: reroute last, if `select_experts` calls."""
+        selecting, self.selecting = self.selecting, None
+        topk_weights, topk_ids = original(*args, **kwargs)
+        if selecting is None:
+            return topk_weights, topk_ids
+        mapped = selecting.get("expert_location_dispatch_info") is not None
+        return self.session.reroute_topk(
+            topk_weights,
+            topk_ids,
+            selecting["router_logits"],
+            selecting["topk_config"],
+            selecting.get("layer_id"),
+            selecting.get("num_token_non_padded"),
+            left_alone="its routing function maps logical to physical experts" if mapped else None,
+        )
 
     def load_model(self, original: Callable, runner: Any, *args: Any, **kwargs: Any) -> Any:
         """AROUND `ModelRunner.load_model`: refuse before the weights load, prepare after."""
         self.model_seen = True
-        wanted = not runner.is_draft_worker and self._admit(runner.server_args)
-        result = original(runner, *args, **kwargs)
-        if wanted:
-            self._prepare(runner)
-        return result
-
-    @_or_refuse
-    def _admit(self, server_args: Any) -> bool:
-        from sglang.srt.layers.moe import topk
-
         missing = [
             path for path, stock in self.stock.items() if pkgutil.resolve_name(path) is stock
         ]
-        if missing:
-            raise _not_attached(missing)
-        server_args = arguments.resolved(server_args)
-        if arguments.is_stock_by_nature(server_args):
-            logger.info("sglang_oea: a prefill server never decodes, so OEA has nothing to do here")
-            return False
-        enabled = getattr(topk, "routing_simulation_enabled", None)
-        simulated = enabled is not None and enabled()
-        conflict = arguments.conflict(server_args, self.settings, simulated)
-        if conflict is not None:
-            raise conflict
-        arguments.warn(server_args)
-        return True
+        if missing and not runner.is_draft_worker:
+            self.session.refuse(_not_attached(missing))
+        else:
+            self.session.admit(runner)
+        result = original(runner, *args, **kwargs)
+        if self.session.admitted:
+            from sglang.srt.distributed import get_tp_group
+            from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
+            from sglang.srt.layers.moe.topk import TopK
 
-    @_or_refuse
-    def _prepare(self, runner: Any) -> None:
-        from sglang.srt.distributed import get_tp_group
+            self.session.prepare(runner, TopK, FusedMoE, get_tp_group().cpu_group)
+        return result
 
-        layers = model.moe_layers(runner.model)
-        if not layers and getattr(runner.server_args, "pp_size", 1) > 1:
-            logger.info("sglang_oea: this pipeline stage has no MoE layers")
-            return
-        device = next(runner.model.parameters()).device
-        rerouter = Rerouter(self.settings, layers, device, __version__)
-        fingerprint = self.settings.fingerprint(__version__, rerouter.impl)
-        differ = disagreement(fingerprint, get_tp_group().cpu_group)
-        judge = Judge(rerouter)
-        hopeless = differ or judge.before_serving()
-        if hopeless is not None:
-            raise hopeless
-        runner.model.forward = rerouter.gate.wrap(
-            runner.model.forward, after=torch.compiler.disable(lambda: self._judge(judge))
-        )
-        self.runner, self.rerouter = runner, rerouter
-
-    @_or_refuse
-    def _judge(self, judge: Judge) -> None:
-        verdict = judge.after_forward()
-        if verdict is not None:
-            raise verdict
-
-    @_or_refuse
     def _refuse_unseen_model(self) -> None:
         # said once, also where it does not stop the server
         self.model_seen = True
-        raise _not_attached([contract.LOAD_MODEL])
+        self.session.refuse(_not_attached([contract.LOAD_MODEL]))
 
 
-# hooked, and without a second witness that they are
-_HOOKED = (contract.SELECT_EXPERTS, contract.POST_PROCESS, contract.INTERNAL_STATE)
+def _by_name(names: tuple[str, ...], args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip(names, args, strict=False)) | kwargs
 
 
 def _without_packed_ids(output: Any) -> Any:

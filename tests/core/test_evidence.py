@@ -6,6 +6,7 @@ from stubs import TopKConfig, assert_refusal, make_config, make_rerouter
 
 from sglang_oea.core.evidence import UNREACHED, Judge
 from sglang_oea.core.layer import Layer, Rerouter, describe
+from sglang_oea.core.version import __version__
 
 GOOD, FUSED = TopKConfig(), Layer(None, "its router is fused into the model")
 
@@ -68,7 +69,13 @@ def test_all_reached(log):
     for _ in range(3):
         assert judged.after_forward() is None
     (info,) = log.records
-    for part in ("1.2.3 is on", "k0=4", "modes=decode", "impl=torch", "2 of 2 MoE layers rerouted"):
+    for part in (
+        f"{__version__} is on",
+        "k0=4",
+        "modes=decode",
+        "impl=torch",
+        "2 of 2 MoE layers rerouted",
+    ):
         assert part in info.getMessage()
     assert (info.levelname, info.name) == ("INFO", "sglang_oea")
     assert "\n" not in info.getMessage()
@@ -100,7 +107,7 @@ def test_before_serving():
     assert judge(1, fused=(2, 3)).before_serving() is None
     assert judge(1, 2).before_serving() is None
     # a dense model
-    dense = Rerouter(make_config("4"), {}, "cpu", "1")
+    dense = Rerouter(make_config("4"), {}, "cpu")
     assert_refusal(Judge(dense).before_serving(), "a model without MoE layers")
 
 

@@ -8,6 +8,7 @@ import torch
 from stubs import Selection, TopKConfig, make_config, make_rerouter, open_gate
 
 from sglang_oea.core.layer import Layer
+from sglang_oea.core.version import __version__
 
 KEYS = [
     *("version", "enabled", "impl", "k0", "modes", "layers"),
@@ -132,7 +133,7 @@ def test_report(text):
     assert list(report) == KEYS
     assert json.loads(json.dumps(report)) == report
     assert report == {
-        "version": "1.2.3",
+        "version": __version__,
         "enabled": True,
         "impl": "torch",
         "k0": 4 if text == "4" else text,

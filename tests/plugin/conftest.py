@@ -27,7 +27,9 @@ def host(attached: hooks.Plugin) -> Iterator[hooks.Plugin]:
     """The attached plugin as after a model load; without a rerouter until `reroute_with`."""
     attached.model_seen = True
     yield attached
-    attached.rerouter, attached.runner, attached.model_seen = None, None, False
+    session = attached.session
+    session.admitted, session.rerouter, session.runner = False, None, None
+    attached.model_seen = False
 
 
 @pytest.fixture
@@ -36,8 +38,8 @@ def reroute_with(host: hooks.Plugin):
 
     def prepare(topk_config, valid: torch.Tensor, **settings: str) -> Rerouter:
         settings = config.from_environment({f"SGLANG_OEA_{k}": v for k, v in settings.items()})
-        host.rerouter = Rerouter(settings, {LAYER: Layer.of(topk_config)}, "cpu", "test")
-        host.rerouter.gate.open_rows = valid
-        return host.rerouter
+        host.session.rerouter = Rerouter(settings, {LAYER: Layer.of(topk_config)}, "cpu")
+        host.session.rerouter.gate.open_rows = valid
+        return host.session.rerouter
 
     return prepare

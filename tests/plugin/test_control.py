@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from plugin.routers import ROWS, topk_config
-from sglang_oea.plugin.control import Control, LiveK0Check, why_bad_k0
+from sglang_oea.core.session import why_bad_k0
+from sglang_oea.plugin.control import Control, LiveK0Check
 
 NONSENSE = [-1, 1.5, 4.0, True, False, "4", "x", None, [4], {"k0": 4}]
 
@@ -28,9 +29,7 @@ def test_nonsense_is_explained(value):
 
 def handler(host):
     """The handler that the scheduler gets."""
-    handlers = {}
-    Control(host).handlers(handlers)
-    return handlers["oea_k0"]
+    return Control(host.session).handlers(dict)["oea_k0"]
 
 
 def test_handler_changes_the_table_in_place(host, reroute_with):
@@ -72,7 +71,7 @@ def test_handler_rejects_a_server_on_which_oea_does_not_run(host):
 def test_internal_state_says_when_oea_does_not_run(host):
     """Nobody should have to guess from an absent field."""
     result = SimpleNamespace(internal_state={})
-    Control(host).internal_state(result)
+    Control(host.session).internal_state(lambda: result)
     assert result.internal_state == {"oea": {"enabled": False}}
 
 

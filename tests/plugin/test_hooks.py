@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from plugin.routers import HIDDEN, logits, topk_config
-from sglang_oea.core import config
+from sglang_oea.core import config, ranks
+from sglang_oea.core.version import __version__
 from sglang_oea.plugin import contract, hooks
 
 
@@ -53,7 +54,7 @@ def test_not_strict_serves_stock_and_says_so(attached, caplog):
     host = fresh_host(strict=False)
     with caplog.at_level(logging.ERROR, "sglang_oea"):
         assert host.load_model(lambda runner: "loaded", runner()) == "loaded"
-    assert host.rerouter is None
+    assert host.session.rerouter is None
     assert "SGLANG_OEA_STRICT=0" in caplog.text
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
@@ -63,7 +64,7 @@ def test_draft_model_is_not_touched(host):
     draft = runner(is_draft_worker=True, model=torch.nn.Linear(1, 1))
     stock_forward = draft.model.forward
     assert host.load_model(lambda runner: "loaded", draft) == "loaded"
-    assert host.rerouter is None
+    assert host.session.rerouter is None
     assert draft.model.forward == stock_forward
 
 
@@ -72,7 +73,7 @@ def test_prefill_server_stays_stock_and_says_so(host, caplog):
     prefill = runner(server_args=SimpleNamespace(disaggregation_mode="prefill"))
     with caplog.at_level(logging.INFO, "sglang_oea"):
         assert host.load_model(lambda runner: "loaded", prefill) == "loaded"
-    assert host.rerouter is None
+    assert host.session.rerouter is None
     assert "never decodes" in caplog.text
 
 
@@ -102,14 +103,14 @@ def one_rank(monkeypatch):
     import sglang.srt.distributed as distributed
 
     monkeypatch.setattr(distributed, "get_tp_group", lambda: SimpleNamespace(cpu_group=None))
-    monkeypatch.setattr(hooks, "disagreement", lambda fingerprint, group: None)
+    monkeypatch.setattr(ranks, "disagreement", lambda fingerprint, group: None)
 
 
 def test_loaded_model_is_watched(host, one_rank):
     """The load hook builds the rerouter and wraps the model's own forward."""
     loaded = runner(model=Routed("STANDARD"))
     host.load_model(lambda runner: None, loaded)
-    assert sorted(host.rerouter.layers) == [0]
+    assert sorted(host.session.rerouter.layers) == [0]
     assert loaded.model.forward.__wrapped__ == Routed.forward.__get__(loaded.model)
 
 
@@ -120,7 +121,7 @@ def test_model_that_routes_inside_its_kernel_is_refused(host, one_rank, output_f
     with pytest.raises(config.Refusal, match=f"layer 0: .*{output_format}"):
         host.load_model(lambda runner: None, loaded)
     assert "forward" not in vars(loaded.model)
-    assert host.rerouter is None
+    assert host.session.rerouter is None
 
 
 def test_ranks_that_differ_are_refused(host, one_rank, monkeypatch):
@@ -131,11 +132,11 @@ def test_ranks_that_differ_are_refused(host, one_rank, monkeypatch):
         seen.append(fingerprint)
         return config.Refusal("ranks", where="", got="", expected="", fix="")
 
-    monkeypatch.setattr(hooks, "disagreement", differ)
+    monkeypatch.setattr(ranks, "disagreement", differ)
     loaded = runner(model=Routed("STANDARD"))
     with pytest.raises(config.Refusal, match="ranks"):
         host.load_model(lambda runner: None, loaded)
-    assert seen == [host.settings.fingerprint(hooks.__version__, "torch")]
+    assert seen == [host.session.settings.fingerprint(__version__, "torch")]
     assert "forward" not in vars(loaded.model)
 
 

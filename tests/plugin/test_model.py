@@ -8,15 +8,23 @@ from in_process import load_runner
 from make_demo_model import cached
 
 from sglang_oea.core.layer import Layer
+from sglang_oea.core.model import moe_layers
 from sglang_oea.core.scores import Router
-from sglang_oea.plugin.model import moe_layers
+
+
+def types() -> tuple[type, type]:
+    """SGLang's classes of routers and of experts."""
+    from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
+    from sglang.srt.layers.moe.topk import TopK
+
+    return TopK, FusedMoE
 
 
 @pytest.fixture(scope="module")
 def loaded(attached):
     """The runner, and the rerouter that the load hook made for it."""
     runner = load_runner(cached("glm4-moe", "tiny"))
-    return runner, attached.rerouter
+    return runner, attached.session.rerouter
 
 
 def test_router_of_a_built_glm4_moe_layer_is_sigmoid(loaded):
@@ -34,7 +42,7 @@ def test_router_of_a_built_glm4_moe_layer_is_sigmoid(loaded):
         assert router.biased
         assert router.renormalize
         assert (router.num_expert_group, router.slots, router.shared_slots) == (1, 8, 0)
-    assert [layer.why_not for layer in moe_layers(runner.model).values()] == [None, None]
+    assert [layer.why_not for layer in moe_layers(runner.model, *types()).values()] == [None, None]
 
 
 def test_layers_are_found_by_sglang_number(loaded):
@@ -57,6 +65,6 @@ def test_experts_without_a_router_of_their_own_count_as_missed(loaded):
     runner, _ = loaded
     block = copy.copy(runner.model.model.layers[1].mlp)
     block._modules = {name: m for name, m in block._modules.items() if name != "topk"}
-    assert moe_layers(torch.nn.ModuleList([block])) == {
+    assert moe_layers(torch.nn.ModuleList([block]), *types()) == {
         1: Layer(None, "its router is fused into the model")
     }

@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_oea.core import config
-from sglang_oea.plugin import arguments
+from sglang_oea.core import arguments, config
 
 DECODE = config.from_environment({"SGLANG_OEA_K0": "4"})
 VERIFY = config.from_environment({"SGLANG_OEA_K0": "4", "SGLANG_OEA_MODES": "decode,verify"})

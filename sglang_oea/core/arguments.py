@@ -4,7 +4,7 @@ import logging
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_oea.core.config import Config, Refusal
+from .config import Config, Refusal
 
 logger = logging.getLogger("sglang_oea")
 

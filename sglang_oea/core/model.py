@@ -4,30 +4,35 @@ from typing import Any
 
 import torch
 
-from sglang_oea.core.config import Refusal
-from sglang_oea.core.layer import Layer
+from .config import Refusal
+from .layer import Layer
 
 
-def moe_layers(model: torch.nn.Module) -> dict[int, Layer]:
+def moe_layers(
+    model: torch.nn.Module,
+    topk_type: type[torch.nn.Module],
+    experts_type: type[torch.nn.Module],
+) -> dict[int, Layer]:
     """The target model's MoE layers, by SGLang's layer id.
 
     A layer counts as MoE by its experts (`FusedMoE`); one without a `TopK` of its own routes inside
     the model.
 
+    Args:
+        model: as SGLang has loaded it.
+        topk_type, experts_type: SGLang's `TopK` and `FusedMoE`.
+
     Raises:
         Refusal: two routers share a layer id, so their layers cannot be told apart.
     """
-    from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
-    from sglang.srt.layers.moe.topk import TopK
-
     routed: dict[int, Layer] = {}
     fused: dict[int, Layer] = {}
     for module in model.modules():
-        if isinstance(module, TopK) and not getattr(module, "is_draft", False):
+        if isinstance(module, topk_type) and not getattr(module, "is_draft", False):
             if module.layer_id is None or module.layer_id in routed:
                 raise _nameless(module.layer_id)
             routed[module.layer_id] = _layer_of(module.topk_config)
-        elif isinstance(module, FusedMoE) and not getattr(module, "is_shared_fused_moe", False):
+        elif isinstance(module, experts_type) and not getattr(module, "is_shared_fused_moe", False):
             fused[module.layer_id] = Layer(None, "its router is fused into the model")
     return fused | routed
 
