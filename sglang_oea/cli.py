@@ -1,4 +1,4 @@
-"""The command line: `sglang-oea check`."""
+"""The command line: `sglang-oea check` and `sglang-oea patch`."""
 
 import argparse
 import sys
@@ -22,8 +22,35 @@ def main(argv: list[str] | None = None) -> int:
     check.add_argument(
         "--model", metavar="PATH", help="folder of a checkpoint with its config.json"
     )
+    patch = commands.add_parser(
+        "patch",
+        help="put OEA into an SGLang tree itself, for forks and releases without plugins",
+        description="Applies the patch of a release to an installed SGLang or to a checkout, or "
+        "takes it out again. Needs git or patch. Exits 1 where it cannot, the tree untouched.",
+    )
+    patch.add_argument(
+        "action",
+        choices=("apply", "reverse", "check", "status"),
+        help="check: would it apply?  status: is it applied?",
+    )
+    patch.add_argument(
+        "--target",
+        metavar="DIR",
+        help="a checkout of SGLang, or a folder that holds the package sglang (default: the one "
+        "that this Python imports)",
+    )
+    patch.add_argument(
+        "--version",
+        dest="release",
+        metavar="V",
+        help="the release whose patch to take (default: the one that the tree states)",
+    )
     args = parser.parse_args(argv)
+    # only what a subcommand needs is imported
+    if args.command == "patch":
+        from sglang_oea.patching import commands as patching
 
+        return patching.run(args.action, args.target, args.release)
     from sglang_oea import check as checks
 
     return checks.run(args.model)
