@@ -32,9 +32,9 @@ class Layer:
     why_not: str | None = None
 
     @classmethod
-    def of(cls, topk_config: Any) -> "Layer":
-        """Decide once whether a layer with this `TopKConfig` can be rerouted."""
-        return cls(Router.of(topk_config), why_not(topk_config))
+    def of(cls, topk_config: Any, moe_runner_backend: str | None = None) -> "Layer":
+        """Decide once whether a layer with this `TopKConfig` can be rerouted, see `why_not`."""
+        return cls(Router.of(topk_config), why_not(topk_config, moe_runner_backend))
 
 
 class Rerouter:

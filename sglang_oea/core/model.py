@@ -12,6 +12,7 @@ def moe_layers(
     model: torch.nn.Module,
     topk_type: type[torch.nn.Module],
     experts_type: type[torch.nn.Module],
+    moe_runner_backend: str | None = None,
 ) -> dict[int, Layer]:
     """The target model's MoE layers, by SGLang's layer id.
 
@@ -21,6 +22,7 @@ def moe_layers(
     Args:
         model: as SGLang has loaded it.
         topk_type, experts_type: SGLang's `TopK` and `FusedMoE`.
+        moe_runner_backend: the server's, see `scores.why_not`.
 
     Raises:
         Refusal: two routers share a layer id, so their layers cannot be told apart.
@@ -31,17 +33,17 @@ def moe_layers(
         if isinstance(module, topk_type) and not getattr(module, "is_draft", False):
             if module.layer_id is None or module.layer_id in routed:
                 raise _nameless(module.layer_id)
-            routed[module.layer_id] = _layer_of(module.topk_config)
+            routed[module.layer_id] = _layer_of(module.topk_config, moe_runner_backend)
         elif isinstance(module, experts_type) and not getattr(module, "is_shared_fused_moe", False):
             fused[module.layer_id] = Layer(None, "its router is fused into the model")
     return fused | routed
 
 
-def _layer_of(topk_config: Any) -> Layer:
+def _layer_of(topk_config: Any, moe_runner_backend: str | None) -> Layer:
     # no output format yet: it is decided at the first call, and judged by evidence then
     output_format = topk_config.output_format
     if output_format is None or output_format.name == "STANDARD":
-        return Layer.of(topk_config)
+        return Layer.of(topk_config, moe_runner_backend)
     return Layer(None, f"its backend routes inside its kernel (top-k output {output_format.name})")
 
 

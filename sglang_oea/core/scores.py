@@ -48,8 +48,13 @@ class Router:
         )
 
 
-def why_not(topk_config: Any) -> str | None:
-    """Why a layer with this `TopKConfig` is left alone, or None when it can be rerouted."""
+def why_not(topk_config: Any, moe_runner_backend: str | None = None) -> str | None:
+    """Why a layer with this `TopKConfig` is left alone, or None when it can be rerouted.
+
+    Args:
+        topk_config: SGLang's.
+        moe_runner_backend: the server's, for releases whose config does not hold the layer's own.
+    """
     router = Router.of(topk_config)
     if topk_config.custom_routing_function is not None:
         return "it has a custom routing function, whose scores are not known"
@@ -60,7 +65,7 @@ def why_not(topk_config: Any) -> str | None:
         return "it is softmax with a correction bias, which this backend ignores"
     backend = getattr(topk_config, "runner_backend", None)
     routed = getattr(backend, "is_flashinfer_trtllm_routed", None)
-    raw_logits = routed is not None and routed()
+    raw_logits = moe_runner_backend == "flashinfer_trtllm_routed" if routed is None else routed()
     if raw_logits and router.scoring == "softmax" and not router.renormalize:
         return "its weights are raw logits (flashinfer_trtllm_routed without renormalisation)"
     return None

@@ -109,7 +109,8 @@ class Session:
         # only now: a process without OEA needs no kernel
         from . import evidence, layer, model, ranks
 
-        layers = model.moe_layers(runner.model, topk_type, experts_type)
+        backend = getattr(arguments.resolved(runner.server_args), "moe_runner_backend", None)
+        layers = model.moe_layers(runner.model, topk_type, experts_type, backend)
         if not layers and getattr(runner.server_args, "pp_size", 1) > 1:
             logger.info("sglang_oea: this pipeline stage has no MoE layers")
             return

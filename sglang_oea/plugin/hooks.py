@@ -37,7 +37,9 @@ def attach(settings: config.Config) -> "Plugin | None":
     Raises:
         Refusal: the contract does not hold.
     """
-    if importlib.util.find_spec(PATCH) is not None:
+    patch = importlib.util.find_spec(PATCH)
+    # a folder that a reversed patch left behind has no file of its own
+    if patch is not None and patch.origin is not None:
         logger.warning("sglang_oea: this SGLang carries the OEA patch, which does the work")
         return None
     found = contract.problems()
