@@ -148,6 +148,13 @@ def test_versions(monkeypatch):
     assert ("warn", "sglang release") in verdicts(check.versions())
 
 
+def test_patched_sglang_needs_no_plugin(monkeypatch):
+    """Holds that the patch is named; whether the plugin could be found does not matter then."""
+    monkeypatch.setattr(contract, "carries_patch", lambda: True)
+    entry_points(monkeypatch)
+    assert verdicts(check.plugin()) == [("ok", "patch")]
+
+
 def test_contract_items(monkeypatch):
     """Holds that what is missing is named: a module, an attribute, a parameter; optional warns."""
     items = (

@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import pkgutil
 from dataclasses import dataclass
+from pathlib import Path
 
 from sglang_oea.core.config import Refusal
 
@@ -34,6 +35,8 @@ LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 _CONTROLLER = "sglang.srt.managers.scheduler_components.internal_state"
 UPDATE_HANDLERS = f"{_CONTROLLER}.SchedulerInternalStateController._update_handlers"
+# where a patched SGLang carries the core
+PATCH = Path("srt", "layers", "moe", "oea", "__init__.py")
 LIVE_K0, LIVE_K0_CHECK = "live k0", "errors that explain a live k0"
 TOKENIZER_MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager.__init__"
 
@@ -145,6 +148,14 @@ def installed_version() -> str | None:
 def has_plugin_system() -> bool:
     """Whether SGLang loads plugins by itself (0.5.12 and later)."""
     return importlib.util.find_spec("sglang.srt.plugins") is not None
+
+
+def carries_patch() -> bool:
+    """Whether this SGLang was patched, and reroutes by itself."""
+    found = importlib.util.find_spec("sglang")
+    # by its file: a folder of bytecode that a reversed patch left behind could still be imported
+    folders = found.submodule_search_locations if found else ()
+    return any(Path(folder, PATCH).is_file() for folder in folders)
 
 
 def has_post_process() -> bool:

@@ -9,7 +9,6 @@ Not covered: routers that never call it (`HashTopK`, `mega_gate`, models with a 
     functions map ids themselves, and a layer whose ids were mapped is left alone.
 """
 
-import importlib.util
 import logging
 import pkgutil
 from collections.abc import Callable
@@ -21,8 +20,6 @@ from sglang_oea.core.session import Session
 from . import contract, control, rebinding
 
 logger = logging.getLogger("sglang_oea")
-# where a patched SGLang carries the core
-PATCH = "sglang.srt.layers.moe.oea"
 
 
 def attach(settings: config.Config) -> "Plugin | None":
@@ -37,9 +34,7 @@ def attach(settings: config.Config) -> "Plugin | None":
     Raises:
         Refusal: the contract does not hold.
     """
-    patch = importlib.util.find_spec(PATCH)
-    # a folder that a reversed patch left behind has no file of its own
-    if patch is not None and patch.origin is not None:
+    if contract.carries_patch():
         logger.warning("sglang_oea: this SGLang carries the OEA patch, which does the work")
         return None
     found = contract.problems()

@@ -1,5 +1,7 @@
 """The contract as data: what holds here, and how a host that does not meet it is named."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from sglang_oea.plugin import contract
@@ -42,3 +44,14 @@ def test_optional_items_do_not_refuse(monkeypatch):
     assert contract.problems((optional,)) == []
     monkeypatch.setattr(contract, "CONTRACT", (optional,))
     assert not contract.available("live k0")
+
+
+@pytest.mark.parametrize(("file", "patched"), [("__init__.py", True), ("__pycache__/x.pyc", False)])
+def test_patch_is_known_by_its_file(monkeypatch, tmp_path, file, patched):
+    """A folder of bytecode, left by a patch that was reversed by hand, is no patch."""
+    left = tmp_path / "srt" / "layers" / "moe" / "oea" / file
+    left.parent.mkdir(parents=True)
+    left.touch()
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(contract.importlib.util, "find_spec", lambda name: found)
+    assert contract.carries_patch() is patched
