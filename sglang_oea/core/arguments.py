@@ -78,6 +78,18 @@ def conflict(server_args: Any, config: Config, simulated: bool) -> Refusal | Non
             "experts that the router chose",
             "unset the simulation's variable, or SGLANG_OEA_K0",
         ),
+        (
+            config.trace is not None and _captures_decode(server_args),
+            "SGLANG_OEA_TRACE with captured decode graphs",
+            "eager decode: a graph is replayed without the host, which could record nothing",
+            "add --disable-cuda-graph, or unset SGLANG_OEA_TRACE",
+        ),
+        (
+            config.trace is not None and max(value("dp_size") or 1, value("pp_size") or 1) > 1,
+            "SGLANG_OEA_TRACE with --dp-size or --pp-size above 1",
+            "one replica and one pipeline stage: each would write into the same folder",
+            "serve with tensor parallelism alone, or unset SGLANG_OEA_TRACE",
+        ),
     )
     for conflicting, got, expected, fix in conflicts:
         if conflicting:
@@ -89,6 +101,20 @@ def conflict(server_args: Any, config: Config, simulated: bool) -> Refusal | Non
                 fix=fix,
             )
     return None
+
+
+def _captures_decode(server_args: Any) -> bool:
+    if getattr(server_args, "device", None) == "cpu":
+        # without torch.compile SGLang has no graphs there, whatever its flags say
+        return bool(getattr(server_args, "enable_torch_compile", None))
+    graphs = getattr(server_args, "cuda_graph_config", None)
+    if graphs is None:
+        # 0.5.9 has one flag; where even that is missing, a capture is refused when it is seen
+        return getattr(server_args, "disable_cuda_graph", None) is False
+    # by name: a dictionary in resolved arguments, SGLang's own record in 0.5.18
+    decode = graphs["decode"]
+    backend = decode["backend"] if isinstance(decode, dict) else decode.backend
+    return backend != "disabled"
 
 
 def is_stock_by_nature(server_args: Any) -> bool:

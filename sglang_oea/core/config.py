@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from .schedule import Schedule, ScheduleError, is_off
 
 PREFIX = "SGLANG_OEA_"
-SETTINGS = ("K0", "MODES", "IMPL", "MAX_ROWS", "MAX_RANK", "STRICT", "TRACE")
+SETTINGS = ("K0", "MODES", "IMPL", "MAX_ROWS", "MAX_RANK", "STRICT", "TRACE", "TRACE_STEPS")
 # read by the scripts of the repository, meaningless to a server
 SCRIPT_SETTINGS = ("VENV",)
 MODES = ("decode", "verify")
@@ -48,8 +48,10 @@ class Config:
     impl: str = "auto"
     max_rows: int = 256
     max_rank: int | None = None
-    # not part of the fingerprint: a rank that tolerates more still routes alike
+    # not part of the fingerprint: a rank that tolerates more, or records, still routes alike
     strict: bool = field(default=True, compare=False)
+    trace: str | None = field(default=None, compare=False)
+    trace_steps: int = field(default=64, compare=False)
 
     def fingerprint(self, *more: str) -> str:
         """Hash every setting that changes routing, and `more` (versions, implementation)."""
@@ -79,9 +81,6 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config | None:
     if is_off(k0):
         return None
     settings = _Reader(environ)
-    if settings.text("TRACE"):
-        expected = "unset: this version cannot record router logits"
-        raise _bad_value("TRACE", settings.text("TRACE"), expected)
     max_rows = settings.whole_number("MAX_ROWS", 256, high=MAX_ROWS_LIMIT)
     return Config(
         k0=settings.schedule(k0, max_rows),
@@ -90,6 +89,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config | None:
         max_rows=max_rows,
         max_rank=settings.whole_number("MAX_RANK", None),
         strict=is_strict(environ),
+        trace=settings.folder("TRACE"),
+        trace_steps=settings.whole_number("TRACE_STEPS", 64),
     )
 
 
@@ -128,6 +129,13 @@ class _Reader:
         if high is not None and int(value) > high:
             raise _bad_value(name, value, f"at most {high}")
         return int(value)
+
+    def folder(self, name: str) -> str | None:
+        value = self.text(name)
+        # somebody who means to switch it on or off would get a folder of that name
+        if value.isdigit():
+            raise _bad_value(name, value, "the path of a folder, new or empty")
+        return value or None
 
     def modes(self) -> tuple[str, ...]:
         value = self.text("MODES") or "decode"

@@ -103,7 +103,7 @@ class Rerouter:
         layer = self.layers.get(layer_id)
         if layer is None or layer.why_not is not None or self.gate.open_rows is None:
             return topk_weights, topk_ids
-        valid = self._valid_rows(layer_id, topk_ids.shape[0], num_token_non_padded)
+        valid = self.valid_rows(layer_id, topk_ids.shape[0], num_token_non_padded)
         if valid is None:
             return topk_weights, topk_ids
         selection = (topk_weights, topk_ids, router_logits, topk_config.correction_bias)
@@ -111,7 +111,7 @@ class Rerouter:
             return self._kernel(layer_id, layer.router, valid, *selection)
         return self._reference(layer_id, layer.router, valid, *selection)
 
-    def _valid_rows(
+    def valid_rows(
         self, layer_id: int, rows: int, count: torch.Tensor | None
     ) -> torch.Tensor | None:
         """`[rows]` bool, or None where real rows cannot be told from padding."""

@@ -55,6 +55,8 @@ class Session:
         self.admitted = False
         self.rerouter: Rerouter | None = None
         self.runner: Any = None
+        # told what each call of `reroute_topk` saw and gave, while a host wants to know
+        self.recorder: Any = None
 
     @property
     def is_open(self) -> bool:
@@ -63,7 +65,7 @@ class Session:
 
     def refuse(self, refusal: Refusal) -> None:
         """Stop with this refusal, or with `SGLANG_OEA_STRICT=0` log it and stay stock."""
-        self.admitted, self.rerouter = False, None
+        self.admitted, self.rerouter, self.recorder = False, None, None
         refuse(refusal, self.settings.strict)
 
     @_or_refuse
@@ -122,15 +124,17 @@ class Session:
         if hopeless is not None:
             raise hopeless
         runner.model.forward = rerouter.gate.wrap(
-            runner.model.forward, after=torch.compiler.disable(lambda: self._judge(judge))
+            runner.model.forward, after=torch.compiler.disable(lambda: self._after_forward(judge))
         )
         self.runner, self.rerouter = runner, rerouter
 
     @_or_refuse
-    def _judge(self, judge: Any) -> None:
+    def _after_forward(self, judge: Any) -> None:
         verdict = judge.after_forward()
         if verdict is not None:
             raise verdict
+        if self.recorder is not None:
+            self.recorder.end_forward()
 
     def reroute_topk(
         self,
@@ -152,9 +156,11 @@ class Session:
         if left_alone is not None:
             self.rerouter.observed[layer_id] = left_alone
             return topk_weights, topk_ids
-        return self.rerouter.reroute_topk(
-            topk_weights, topk_ids, router_logits, topk_config, layer_id, num_token_non_padded
-        )
+        seen = (topk_weights, topk_ids, router_logits, topk_config, layer_id, num_token_non_padded)
+        given = self.rerouter.reroute_topk(*seen)
+        if self.recorder is not None:
+            self.recorder.record(*seen, *given)
+        return given
 
     def report(self) -> dict[str, Any]:
         """The `oea` field of `/server_info`. Synchronises."""

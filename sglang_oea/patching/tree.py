@@ -83,17 +83,17 @@ class Tree:
         # renames, which need no room
         fresh = {path: self._beside(path, "new") for path in changed}
         kept = {path: self._beside(path, "old") for path in changed}
-        done: list[str] = []
         try:
             for path in changed:
                 self._stage(path, fresh[path], changed[path])
                 self._stage(path, kept[path], before[path])
             for path in changed:
-                done.append(path)
                 self._take(path, fresh[path])
         except BaseException as error:
-            for path in reversed(done):
-                self._take(path, kept[path])
+            # an interrupt can fall between a replacement and any note of it: the files tell
+            for path, content in self.read(list(changed)).items():
+                if content != before[path]:
+                    self._take(path, kept[path])
             if isinstance(error, OSError):
                 raise _not_writable(self.root, error) from error
             raise

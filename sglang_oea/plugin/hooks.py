@@ -94,6 +94,8 @@ class Plugin:
         """AROUND `select_experts`: open the region; drop a packed copy that is no longer true."""
         if not self.model_seen:
             self._refuse_unseen_model()
+        if self.session.recorder is not None:
+            self.session.recorder.refuse_capture()
         if not self.session.is_open:
             return original(*args, **kwargs)
         self.selecting = _by_name(self.select_experts_names, args, kwargs)
@@ -150,6 +152,7 @@ class Plugin:
             self.session.refuse(_not_attached(missing))
         else:
             self.session.admit(runner)
+            self._record(runner)
         result = original(runner, *args, **kwargs)
         if self.session.admitted:
             from sglang.srt.distributed import get_tp_group
@@ -158,6 +161,18 @@ class Plugin:
 
             self.session.prepare(runner, TopK, FusedMoE, get_tp_group().cpu_group)
         return result
+
+    def _record(self, runner: Any) -> None:
+        folder = self.session.settings.trace
+        if folder is None or not self.session.admitted or runner.is_draft_worker:
+            return
+        from sglang.srt.distributed import get_tp_group
+
+        # all ranks route alike, so one of them tells all
+        if get_tp_group().rank_in_group == 0:
+            from . import trace
+
+            trace.attach(self.session)
 
     def _refuse_unseen_model(self) -> None:
         # said once, also where it does not stop the server

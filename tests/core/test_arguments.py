@@ -9,6 +9,7 @@ from sglang_oea.core import arguments, config
 DECODE = config.from_environment({"SGLANG_OEA_K0": "4"})
 VERIFY = config.from_environment({"SGLANG_OEA_K0": "4", "SGLANG_OEA_MODES": "decode,verify"})
 
+TRACE = config.from_environment({"SGLANG_OEA_K0": "4", "SGLANG_OEA_TRACE": "folder"})
 ONLY_VERIFY = config.from_environment({"SGLANG_OEA_K0": "4", "SGLANG_OEA_MODES": "verify"})
 
 
@@ -26,6 +27,12 @@ def args(**changes) -> SimpleNamespace:
         ep_dispatch_algorithm=None,
         enable_mixed_chunk=False,
         disaggregation_mode="null",
+        device="cuda",
+        enable_torch_compile=False,
+        cuda_graph_config={"decode": {"backend": "full"}, "prefill": {"backend": "breakable"}},
+        disable_cuda_graph=False,
+        dp_size=1,
+        pp_size=1,
     )
     return SimpleNamespace(**plain | changes)
 
@@ -55,6 +62,69 @@ def test_conflicts_are_refused_by_name(changes, settings, named):
     refusal = arguments.conflict(args(**changes), settings, simulated=False)
     assert isinstance(refusal, SystemExit)
     assert named in str(refusal)
+
+
+GRAPHS = {
+    "0.5.23": lambda backend: dict(cuda_graph_config={"decode": {"backend": backend}}),
+    "0.5.18": lambda backend: dict(
+        cuda_graph_config=Graphs(decode=SimpleNamespace(backend=backend))
+    ),
+    "0.5.9": lambda backend: dict(cuda_graph_config=None, disable_cuda_graph=backend == "disabled"),
+}
+
+
+class Graphs(SimpleNamespace):
+    """SGLang's `CudaGraphConfig`, which can be indexed by phase."""
+
+    def __getitem__(self, phase: str) -> SimpleNamespace:
+        return getattr(self, phase)
+
+
+@pytest.mark.parametrize("release", GRAPHS)
+def test_trace_of_captured_graphs_is_refused(release):
+    """Holds that each release's own record of its decode graphs is read."""
+    captured, eager = (args(**GRAPHS[release](backend)) for backend in ("full", "disabled"))
+    assert "--disable-cuda-graph" in str(arguments.conflict(captured, TRACE, simulated=False))
+    assert arguments.conflict(captured, DECODE, simulated=False) is None
+    assert arguments.conflict(eager, TRACE, simulated=False) is None
+
+
+def test_trace_on_the_cpu_needs_no_flag():
+    """Holds that SGLang has graphs there with torch.compile only."""
+    cpu, compiled = args(device="cpu"), args(device="cpu", enable_torch_compile=True)
+    assert arguments.conflict(cpu, TRACE, simulated=False) is None
+    assert "captured" in str(arguments.conflict(compiled, TRACE, simulated=False))
+
+
+@pytest.mark.parametrize("changes", [dict(dp_size=2), dict(pp_size=2)])
+def test_trace_of_several_schedulers_is_refused(changes):
+    """Holds that two processes never write into one folder."""
+    eager = args(**changes, **GRAPHS["0.5.23"]("disabled"))
+    assert "--dp-size or --pp-size" in str(arguments.conflict(eager, TRACE, simulated=False))
+    assert arguments.conflict(eager, DECODE, simulated=False) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "eager"),
+    [
+        ([], False),
+        (["--disable-prefill-cuda-graph"], False),
+        (["--disable-cuda-graph"], True),
+        (["--disable-decode-cuda-graph"], True),
+        (["--cuda-graph-backend-decode=disabled"], True),
+        (['--cuda-graph-config={"decode": {"backend": "disabled"}}'], True),
+        (["--disable-cuda-graph", "--cuda-graph-backend-decode=full"], False),
+    ],
+)
+def test_flags_of_the_installed_release_that_trace_accepts(flags, eager):
+    """Holds that it is the outcome that counts, whichever of SGLang's flags led to it."""
+    from sglang.srt.arg_groups.cuda_graph_hook import parse_cuda_graph_config
+    from sglang.srt.server_args import prepare_server_args
+
+    server_args = prepare_server_args(["--model-path=none", "--device=cuda", *flags])
+    parse_cuda_graph_config(server_args)
+    refusal = arguments.conflict(arguments.resolved(server_args), TRACE, simulated=False)
+    assert (refusal is None) == eager
 
 
 def test_routing_simulation_is_refused():

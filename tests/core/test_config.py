@@ -8,7 +8,7 @@ from stubs import assert_refusal, make_config, read, refused
 
 from sglang_oea.core import config
 
-NAMES = ("K0", "MODES", "IMPL", "MAX_ROWS", "MAX_RANK", "STRICT", "TRACE")
+NAMES = ("K0", "MODES", "IMPL", "MAX_ROWS", "MAX_RANK", "STRICT", "TRACE", "TRACE_STEPS")
 
 
 @pytest.mark.parametrize("k0", [None, "", " ", "0", "00", " 0 "])
@@ -23,6 +23,7 @@ def test_defaults():
     assert got.k0.shown == 4
     assert (got.modes, got.impl, got.max_rows) == (("decode",), "auto", 256)
     assert (got.max_rank, got.strict) == (None, True)
+    assert (got.trace, got.trace_steps) == (None, 64)
     assert read(K0=" 4 ", **dict.fromkeys(NAMES[1:], "")) == got
 
 
@@ -63,7 +64,8 @@ def test_modes(text, modes):
         ("MAX_ROWS", ["1", "65536"], ["0", "-1", "65537", "1.5", "many", "²", "1e2"]),
         ("MAX_RANK", ["1", "32"], ["0", "-8", "1.5", "N", "²"]),
         ("STRICT", ["0", "1"], ["2", "yes", "true", "-1"]),
-        ("TRACE", [], ["traces", "0", "/"]),
+        ("TRACE", ["traces", "/a/b", "0/trace"], ["0", "1", "²"]),
+        ("TRACE_STEPS", ["1", "5000"], ["0", "-1", "1.5", "all", "²"]),
     ],
 )
 def test_values(name, good, bad):
@@ -95,7 +97,7 @@ def test_refuse(caplog):
 
 
 def test_fingerprint():
-    """Holds that ranks compare all that changes routing, and not what they tolerate."""
+    """Holds that ranks compare all that changes routing, and not what they tolerate or record."""
     base = make_config("4")
     changes = {
         "k0": make_config("5").k0,
@@ -104,11 +106,14 @@ def test_fingerprint():
         "max_rows": 128,
         "max_rank": 16,
         "strict": False,
+        "trace": "folder",
+        "trace_steps": 1,
     }
     # a new setting has to be put here, on one side or the other
     assert {field.name for field in dataclasses.fields(base)} == set(changes)
     changed = {name: dataclasses.replace(base, **{name: changes[name]}) for name in changes}
-    assert changed.pop("strict").fingerprint("v1") == base.fingerprint("v1")
+    for name in ("strict", "trace", "trace_steps"):
+        assert changed.pop(name).fingerprint("v1") == base.fingerprint("v1")
     prints = [c.fingerprint("v1") for c in (base, *changed.values())]
     prints += [base.fingerprint("v2"), base.fingerprint(), base.fingerprint("v1", "torch")]
     assert len(set(prints)) == len(prints)
