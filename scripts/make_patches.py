@@ -116,8 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = {f"sglang-{release}.patch" for release in EDITS}
     left = sorted(file.name for file in PATCHES.glob("*.patch") if file.name not in known)
     if stale or left:
-        print(f"error: {', '.join(stale + left)}: not what scripts/make_patches.py makes")
-        print("  fix: run python scripts/make_patches.py, and commit what it writes")
+        names = ", ".join(stale + left)
+        print(f"error: {names}: not what scripts/make_patches.py makes", file=sys.stderr)
+        print(
+            "  fix: run python scripts/make_patches.py, and commit what it writes", file=sys.stderr
+        )
         return 1
     return 0
 

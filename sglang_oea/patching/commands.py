@@ -40,8 +40,10 @@ def _check(tree: Tree, patch: Patch) -> int:
 def _status(tree: Tree, patch: Patch) -> int:
     state = patch.state(tree)
     known = {"applied": "is applied to", "applies": "is not applied to, and would apply to"}
-    verb = known.get(state, "is not applied to, and does not fit")
-    print(f"{patch.file.name} {verb} {tree.root}")
+    if state in known:
+        print(f"{patch.file.name} {known[state]} {tree.root}")
+    else:
+        print(f"{patch.file.name} is not applied to, and does not fit {tree.root}:\n  {state}")
     return 0
 
 
