@@ -58,10 +58,10 @@ def attach(settings: config.Config) -> "Plugin | None":
     around(contract.INTERNAL_STATE, plugin.control.internal_state)
     if contract.available(contract.LIVE_K0):
         around(contract.UPDATE_HANDLERS, plugin.control.handlers)
+        if contract.available(contract.LIVE_K0_CHECK):
+            around(contract.TOKENIZER_MANAGER, control.watch_requests)
     else:
         logger.warning("sglang_oea: live k0 unavailable in this release")
-    if contract.available(contract.LIVE_K0_CHECK):
-        around(contract.TOKENIZER_MANAGER, control.watch_requests)
     return plugin
 
 
@@ -196,8 +196,8 @@ def _without_packed_ids(output: Any) -> Any:
 def _not_attached(paths: list[str]) -> config.Refusal:
     return config.Refusal(
         "OEA is not attached, although its contract holds",
-        where="SGLang's HookRegistry",
+        where="the hooks of this process",
         got=f"no hook on {', '.join(paths)}",
         expected="every hook that the plugin registered",
-        fix="look for 'Failed to apply hooks' in the log; another plugin may be in the way",
+        fix="look in the log for hooks that failed; another plugin may be in the way",
     )
