@@ -1,9 +1,10 @@
-"""The command line: `sglang-oea check` and `sglang-oea patch`."""
+"""The command line: `sglang-oea check`, `patch`, `trace` and `eval`."""
 
 import argparse
 import sys
 
 from sglang_oea import __version__
+from sglang_oea.lab import commands as lab
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -45,12 +46,26 @@ def main(argv: list[str] | None = None) -> int:
         metavar="V",
         help="the release whose patch to take (default: the one that the tree states)",
     )
+    trace = commands.add_parser(
+        "trace",
+        help="what did a server record under SGLANG_OEA_TRACE, and does it replay?",
+        description="Routes every recorded call again and compares with what was served. Exits 1 "
+        "where they differ, 2 where the folder is no trace.",
+    )
+    trace.add_argument("folder", metavar="FOLDER", help="what SGLANG_OEA_TRACE was set to")
+    lab.add_eval(commands)
     args = parser.parse_args(argv)
     # only what a subcommand needs is imported
     if args.command == "patch":
         from sglang_oea.patching import commands as patching
 
         return patching.run(args.action, args.target, args.release)
+    if args.command == "trace":
+        from sglang_oea.lab import replay
+
+        return replay.run(args.folder)
+    if args.command == "eval":
+        return lab.run_eval(args)
     from sglang_oea import check as checks
 
     return checks.run(args.model)

@@ -82,6 +82,18 @@ def test_imports_go_one_way():
             assert module not in ("sglang_oea.check", "sglang_oea.cli"), path
 
 
+def test_lab_knows_no_server():
+    """Holds core <- lab: an evaluation needs neither SGLang nor what hooks into it."""
+    allowed = sys.stdlib_module_names | {"torch", "safetensors", "transformers", "matplotlib"}
+    for path in python_files("sglang_oea/lab"):
+        # levels that stay below lab/: one in the room itself, two in policies/
+        depth = len(path.relative_to(PACKAGE / "lab").parts)
+        for module, level in imports(tree_of(path)):
+            core = module == "sglang_oea.core" or module.startswith("sglang_oea.core.")
+            inside = level <= depth if level else core or module.split(".")[0] in allowed
+            assert inside, f"{path.relative_to(PACKAGE)} imports {'.' * level}{module}"
+
+
 def test_one_file_reads_the_environment():
     """Holds that every setting passes through core/config.py."""
     readers = set()
