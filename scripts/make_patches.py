@@ -70,12 +70,18 @@ def _try_out(
     _git(tree, "apply", "oea.patch")
     for path, (_, after) in changes.items():
         source = (tree / "python" / path).read_text(encoding="utf-8")
-        assert source == after, path
+        _refuse_unless(source == after, f"{path} is not as edited once the patch is applied")
         compile(source, path, "exec")
     _git(tree, "apply", "--reverse", "oea.patch")
     for path, (before, _) in changes.items():
         file = tree / "python" / path
-        assert (file.read_text(encoding="utf-8") if file.exists() else None) == before, path
+        found = file.read_text(encoding="utf-8") if file.exists() else None
+        _refuse_unless(found == before, f"{path} is not pristine once the patch is reversed")
+
+
+def _refuse_unless(holds: bool, problem: str) -> None:
+    if not holds:
+        raise SystemExit(f"error: {problem}")
 
 
 def _write(tree: Path, files: dict[str, str | None]) -> None:
@@ -115,14 +121,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{file.relative_to(ROOT)}: {len(patch.splitlines())} lines")
     known = {f"sglang-{release}.patch" for release in EDITS}
     left = sorted(file.name for file in PATCHES.glob("*.patch") if file.name not in known)
-    if stale or left:
-        names = ", ".join(stale + left)
-        print(f"error: {names}: not what scripts/make_patches.py makes", file=sys.stderr)
-        print(
-            "  fix: run python scripts/make_patches.py, and commit what it writes", file=sys.stderr
-        )
-        return 1
-    return 0
+    if stale:
+        print(f"error: {', '.join(stale)}: not what scripts/make_patches.py makes", file=sys.stderr)
+        print("  fix: run it without --check, and commit what it writes", file=sys.stderr)
+    if left:
+        print(f"error: {', '.join(left)}: a patch of no release in patch_edits.py", file=sys.stderr)
+        print("  fix: remove it, or add its release", file=sys.stderr)
+    return int(bool(stale or left))
 
 
 if __name__ == "__main__":

@@ -30,10 +30,11 @@ _ADMIT = """\
         oea.admit(self)
 """
 _PREPARE = """\
-        from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
-        from sglang.srt.layers.moe.topk import TopK
+        if oea.admitted:
+            from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
+            from sglang.srt.layers.moe.topk import TopK
 
-        oea.prepare(self, TopK, FusedMoE, {tp_group}.cpu_group)
+            oea.prepare(self, TopK, FusedMoE, {tp_group}.cpu_group)
 
 """
 _REROUTE = """\
@@ -106,7 +107,6 @@ class Edit:
     path: str
     at: str
     text: str
-    why: str
     before: bool = False
 
     def apply(self, source: str) -> str:
@@ -128,46 +128,37 @@ class Edit:
 
 
 def _environ(at: str) -> Edit:
-    return Edit(_ENVIRON, at, _VARIABLES + "\n", "SGLang knows the variables", before=True)
+    return Edit(_ENVIRON, at, _VARIABLES + "\n", before=True)
 
 
 def _topk(import_at: str, place: str, left_alone: str = "", then: str = "") -> tuple[Edit, ...]:
     reroute = _REROUTE.format(left_alone=left_alone, then=then)
     return (
-        Edit(_TOPK, import_at, _IMPORT, "", before=True),
-        Edit(_TOPK, place, reroute, "`select_experts`: reroute after the top-k", before=True),
+        Edit(_TOPK, import_at, _IMPORT, before=True),
+        Edit(_TOPK, place, reroute, before=True),
     )
 
 
 def _runner(import_at: str, next_method: str, tp_group: str) -> tuple[Edit, ...]:
     start = "    def load_model(self):\n        tic_total = time.perf_counter()\n"
-    why = "`ModelRunner.load_model`: "
+    prepare = _PREPARE.format(tp_group=tp_group)
     return (
-        Edit(_RUNNER, import_at, _IMPORT, "", before=True),
-        Edit(_RUNNER, start, _ADMIT, why + "refuse before the weights load"),
-        Edit(
-            _RUNNER,
-            next_method,
-            _PREPARE.format(tp_group=tp_group),
-            why + "wrap the model's forward",
-            before=True,
-        ),
+        Edit(_RUNNER, import_at, _IMPORT, before=True),
+        Edit(_RUNNER, start, _ADMIT),
+        Edit(_RUNNER, next_method, prepare, before=True),
     )
 
 
 def _scheduler() -> tuple[Edit, ...]:
     import_at = "from sglang.srt.layers.quantization.fp4_utils import initialize_fp4_gemm_config\n"
     place = '        ret["effective_max_running_requests_per_dp"] = self.max_running_requests\n'
-    why = "`Scheduler.get_internal_state`: the field `oea` of `/server_info`"
     return (
-        Edit(_SCHEDULER, import_at, _IMPORT, "", before=True),
-        Edit(_SCHEDULER, place, _REPORT, why),
+        Edit(_SCHEDULER, import_at, _IMPORT, before=True),
+        Edit(_SCHEDULER, place, _REPORT),
     )
 
 
 def _internal_state() -> tuple[Edit, ...]:
-    controller = "`SchedulerInternalStateController`: "
-    report, live = controller + "the field `oea`", controller + "live `oea_k0`"
     update = "    # " + "-" * 66 + " update\n"
     clear = (
         '            "dspark_clear_info_records": _UpdateHandler(\n'
@@ -176,11 +167,11 @@ def _internal_state() -> tuple[Edit, ...]:
     )
     require = "    def _require_dspark_worker("
     return (
-        Edit(_INTERNAL_STATE, "from sglang.srt.managers.io_struct", _IMPORT, "", before=True),
-        Edit(_INTERNAL_STATE, "            self._add_env_vars,\n", _ADDED, report),
-        Edit(_INTERNAL_STATE, update, _ADD_REPORT, report, before=True),
-        Edit(_INTERNAL_STATE, clear, _HANDLER, live),
-        Edit(_INTERNAL_STATE, require, _HANDLE, live, before=True),
+        Edit(_INTERNAL_STATE, "from sglang.srt.managers.io_struct", _IMPORT, before=True),
+        Edit(_INTERNAL_STATE, "            self._add_env_vars,\n", _ADDED),
+        Edit(_INTERNAL_STATE, update, _ADD_REPORT, before=True),
+        Edit(_INTERNAL_STATE, clear, _HANDLER),
+        Edit(_INTERNAL_STATE, require, _HANDLE, before=True),
     )
 
 

@@ -106,7 +106,8 @@ def settings() -> Iterator[Line]:
         "ok",
         "settings",
         f"k0={parsed.k0.shown} modes={','.join(parsed.modes)} impl={parsed.impl} "
-        f"max_rows={parsed.max_rows} max_rank={parsed.max_rank or 'N'} strict={int(parsed.strict)}",
+        f"max_rows={parsed.max_rows} max_rank={parsed.max_rank or 'N'} strict={int(parsed.strict)} "
+        f"trace={parsed.trace or 'off'}",
     )
 
 

@@ -10,7 +10,7 @@ import importlib.util
 import runpy
 
 from sglang_oea.core import config
-from sglang_oea.plugin import ENTRY_POINT, GROUP, register
+from sglang_oea.plugin import ENTRY_POINT, GROUP, contract, register
 
 
 def attach() -> None:
@@ -24,18 +24,22 @@ def attach() -> None:
             "sglang_oea: SGLang is not installed for this Python; "
             "install it, or use the Python that it is installed for"
         )
-    if importlib.util.find_spec("sglang.srt.plugins") is None:
+    if not contract.has_plugin_system():
         register()
-    elif config.from_environment() and not importlib.metadata.entry_points(
-        group=GROUP, name=ENTRY_POINT
-    ):
-        raise config.Refusal(
-            "SGLang cannot find the plugin",
-            where=f"entry points of {GROUP}",
-            got=f"no {ENTRY_POINT!r}: this package is on the path and not installed",
-            expected="the package installed beside SGLang",
-            fix="pip install --no-deps .",
-        )
+    elif not contract.carries_patch():
+        found = importlib.metadata.entry_points(group=GROUP, name=ENTRY_POINT)
+        if not found:
+            config.settings_or_stock(_refuse_uninstalled)
+
+
+def _refuse_uninstalled(settings: config.Config) -> None:
+    raise config.Refusal(
+        "SGLang cannot find the plugin",
+        where=f"entry points of {GROUP}",
+        got=f"no {ENTRY_POINT!r}: this package is on the path and not installed",
+        expected="the package installed beside SGLang",
+        fix="pip install --no-deps .",
+    )
 
 
 if __name__ in ("__main__", "__mp_main__"):

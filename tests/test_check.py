@@ -69,7 +69,7 @@ def test_settings(monkeypatch):
     monkeypatch.setenv("SGLANG_OEA_MODES", "verify,decode")
     monkeypatch.setenv("SGLANG_OEA_MAX_RANK", "32")
     (line,) = check.settings()
-    said = "k0=1:8,16:4 modes=decode,verify impl=auto max_rows=256 max_rank=32 strict=1"
+    said = "k0=1:8,16:4 modes=decode,verify impl=auto max_rows=256 max_rank=32 strict=1 trace=off"
     assert line == ("ok", "settings", said, "")
     for name, value in (("K0", "four"), ("STRICT", "maybe"), ("KO", "4")):
         with monkeypatch.context() as patch:

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .schedule import Schedule, ScheduleError, is_off
@@ -68,6 +68,27 @@ def refuse(refusal: Refusal, strict: bool) -> None:
     logging.getLogger("sglang_oea").error(
         "%s\nsglang_oea: SGLANG_OEA_STRICT=0, so stock SGLang is served", refusal
     )
+
+
+def settings_or_stock(check: Callable[[Config], None] = lambda settings: None) -> Config | None:
+    """The settings in force; None where OEA is off, or refused with `SGLANG_OEA_STRICT=0`.
+
+    Args:
+        check: raises a `Refusal` of its own where a host cannot run what was asked for.
+
+    Raises:
+        Refusal: settings that do not parse, or what `check` raises.
+    """
+    strict = True
+    try:
+        strict = is_strict()
+        settings = from_environment()
+        if settings is not None:
+            check(settings)
+        return settings
+    except Refusal as refusal:
+        refuse(refusal, strict)
+        return None
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Config | None:

@@ -39,6 +39,12 @@ def moe_layers(
     return fused | routed
 
 
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Where a model computes: parameters that are offloaded to the CPU do not tell."""
+    devices = [parameter.device for parameter in model.parameters()]
+    return next((device for device in devices if device.type != "cpu"), devices[0])
+
+
 def _layer_of(topk_config: Any, moe_runner_backend: str | None) -> Layer:
     # no output format yet: it is decided at the first call, and judged by evidence then
     output_format = topk_config.output_format

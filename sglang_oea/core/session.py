@@ -111,12 +111,13 @@ class Session:
         # only now: a process without OEA needs no kernel
         from . import evidence, layer, model, ranks
 
-        backend = getattr(arguments.resolved(runner.server_args), "moe_runner_backend", None)
+        server_args = arguments.resolved(runner.server_args)
+        backend = getattr(server_args, "moe_runner_backend", None)
         layers = model.moe_layers(runner.model, topk_type, experts_type, backend)
-        if not layers and getattr(runner.server_args, "pp_size", 1) > 1:
+        if not layers and getattr(server_args, "pp_size", 1) > 1:
             logger.info("sglang_oea: this pipeline stage has no MoE layers")
             return
-        rerouter = layer.Rerouter(self.settings, layers, next(runner.model.parameters()).device)
+        rerouter = layer.Rerouter(self.settings, layers, model.device_of(runner.model))
         fingerprint = self.settings.fingerprint(rerouter.version, rerouter.impl)
         differ = ranks.disagreement(fingerprint, tp_cpu_group)
         judge = evidence.Judge(rerouter)
@@ -151,16 +152,17 @@ class Session:
         Args:
             left_alone: why this call must not be rerouted, where the host knows of a reason.
         """
+        # a host asks too, before it prepares the arguments; to be safe without that is free
         if not self.is_open:
             return topk_weights, topk_ids
         if left_alone is not None:
             self.rerouter.observed[layer_id] = left_alone
             return topk_weights, topk_ids
         seen = (topk_weights, topk_ids, router_logits, topk_config, layer_id, num_token_non_padded)
-        given = self.rerouter.reroute_topk(*seen)
+        weights, ids = self.rerouter.reroute_topk(*seen)
         if self.recorder is not None:
-            self.recorder.record(*seen, *given)
-        return given
+            self.recorder.record(*seen, served_weights=weights, served_ids=ids)
+        return weights, ids
 
     def report(self) -> dict[str, Any]:
         """The `oea` field of `/server_info`. Synchronises."""
@@ -173,7 +175,7 @@ class Session:
         """Why this server cannot take this k0 now, or None."""
         if self.rerouter is None:
             return "OEA is not running on this server"
-        return why_bad_k0(value)
+        return why_no_k0(value)
 
     def set_k0(self, k0: int) -> None:
         """Use one k0 in every layer from the next step on; 0 is off."""
@@ -196,7 +198,7 @@ class Session:
         current.wait_stream(stream)
 
 
-def why_bad_k0(value: Any) -> str | None:
+def why_no_k0(value: Any) -> str | None:
     """Why a live k0 is not one, or None."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return None

@@ -19,14 +19,14 @@ def run(action: str, target: str | None, release: str | None) -> int:
 
 def _apply(tree: Tree, patch: Patch) -> int:
     _refuse_unless(patch.state(tree), "applies", tree, patch)
-    tree.write(patch.tried(tree.read(patch.paths)))
+    tree.write(patch.tried(tree.read(patch.paths)).files)
     print(f"applied {patch.file.name} to {tree.root}; SGLANG_OEA_K0 turns it on")
     return 0
 
 
 def _reverse(tree: Tree, patch: Patch) -> int:
     _refuse_unless(patch.state(tree), "applied", tree, patch)
-    tree.write(patch.tried(tree.read(patch.paths), reverse=True))
+    tree.write(patch.tried(tree.read(patch.paths), reverse=True).files)
     print(f"took {patch.file.name} out of {tree.root}")
     return 0
 

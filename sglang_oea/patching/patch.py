@@ -12,10 +12,18 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .tree import Files, PatchError, Tree
 
 FOLDER = Path(__file__).parent / "patches"
+
+
+class Trial(NamedTuple):
+    """What a patch made of copies of its files, and what speaks against it, if anything does."""
+
+    files: Files
+    objection: str | None
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,8 @@ class Patch:
     @classmethod
     def choose(cls, tree: Tree, release: str | None) -> "Patch":
         """The patch for a tree: of the release that is named, that it states, or that fits."""
-        release = release or tree.release
+        # a post-release, or a build of one's own: the trial decides whether it fits
+        release = re.split(r"\+|\.post", release or tree.release or "")[0] or None
         if release in cls.releases():
             return cls(release)
         if release is None:
@@ -57,33 +66,32 @@ class Patch:
     def paths(self) -> list[str]:
         """The files that it touches, below the folder that holds `sglang/`."""
         found = re.findall(r"^diff --git a/python/(\S+) ", self.file.read_text(), re.MULTILINE)
-        return list(found)
+        return found
 
     def state(self, tree: Tree) -> str:
         """`applied`, `applies`, or why it does neither."""
         files = tree.read(self.paths)
-        if isinstance(self.tried(files, reverse=True), dict):
+        if self.tried(files, reverse=True).objection is None:
             return "applied"
-        tried = self.tried(files)
-        return "applies" if isinstance(tried, dict) else tried
+        return self.tried(files).objection or "applies"
 
-    def tried(self, files: Files, reverse: bool = False) -> Files | str:
-        """What becomes of these files, or what the tool said against it."""
+    def tried(self, files: Files, reverse: bool = False) -> "Trial":
+        """What becomes of copies of these files."""
         with tempfile.TemporaryDirectory() as scratch:
             tree = Tree(Path(scratch, "python"))
             tree.root.mkdir()
             tree.write(files)
-            said = self._run(scratch, reverse)
-            if said is not None:
-                return said
+            objection = self._run(scratch, reverse)
+            if objection is not None:
+                return Trial({}, objection)
             result = tree.read(self.paths)
             if any(result[path] == files[path] for path in self.paths):
-                return "the tool reported success and changed nothing"
+                return Trial({}, "the tool reported success and changed nothing")
             # there and back: what cannot be taken out again must not be put in
-            said = self._run(scratch, not reverse)
-            if said is not None or tree.read(self.paths) != files:
-                return said or "taking it back does not give the same bytes"
-        return result
+            objection = self._run(scratch, not reverse)
+            if objection is None and tree.read(self.paths) != files:
+                objection = "taking it back does not give the same bytes"
+        return Trial(result, objection)
 
     def _run(self, scratch: str, reverse: bool) -> str | None:
         """Run git or patch in a folder; None, or what it said."""

@@ -16,23 +16,19 @@ def register() -> None:
         SystemExit: it was asked for and cannot run (`SGLANG_OEA_STRICT=0`: logged, and stock is
             served).
     """
-    strict = True
+    config.settings_or_stock(_attach)
+
+
+def _attach(settings: config.Config) -> None:
     try:
-        strict = config.is_strict()
-        settings = config.from_environment()
-        if settings is None:
-            return
         from . import hooks
 
         hooks.attach(settings)
-    except config.Refusal as refusal:
-        config.refuse(refusal, strict)
     except Exception as error:
-        refusal = config.Refusal(
+        raise config.Refusal(
             "OEA could not be attached to SGLang",
             where="sglang_oea.plugin.register()",
             got=f"{type(error).__name__}: {error}",
             expected="a release of SGLang that `sglang-oea check` accepts",
             fix="run `sglang-oea check`; it names what does not fit",
-        )
-        config.refuse(refusal.with_traceback(error.__traceback__), strict)
+        ) from error

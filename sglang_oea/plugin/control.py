@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sglang_oea.core.session import Session, why_bad_k0
+from sglang_oea.core.session import Session, why_no_k0
 
 logger = logging.getLogger("sglang_oea")
 LIVE_KEY = "oea_k0"
@@ -93,6 +93,6 @@ class LiveK0Check:
 def _problem_of(body: bytes) -> str | None:
     # what is not JSON of the expected shape is SGLang's to refuse
     try:
-        return why_bad_k0(json.loads(body)["server_args"][LIVE_KEY])
+        return why_no_k0(json.loads(body)["server_args"][LIVE_KEY])
     except (ValueError, KeyError, TypeError):
         return None

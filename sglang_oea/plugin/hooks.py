@@ -145,12 +145,7 @@ class Plugin:
     def load_model(self, original: Callable, runner: Any, *args: Any, **kwargs: Any) -> Any:
         """AROUND `ModelRunner.load_model`: refuse before the weights load, prepare after."""
         self.model_seen = True
-        missing = [
-            path for path, stock in self.stock.items() if pkgutil.resolve_name(path) is stock
-        ]
-        if missing and not runner.is_draft_worker:
-            self.session.refuse(_not_attached(missing))
-        else:
+        if runner.is_draft_worker or self._is_attached():
             self.session.admit(runner)
             self._record(runner)
         result = original(runner, *args, **kwargs)
@@ -161,6 +156,14 @@ class Plugin:
 
             self.session.prepare(runner, TopK, FusedMoE, get_tp_group().cpu_group)
         return result
+
+    def _is_attached(self) -> bool:
+        missing = [
+            path for path, stock in self.stock.items() if pkgutil.resolve_name(path) is stock
+        ]
+        if missing:
+            self.session.refuse(_not_attached(missing))
+        return not missing
 
     def _record(self, runner: Any) -> None:
         folder = self.session.settings.trace

@@ -65,7 +65,8 @@ class Recorder:
         """Refuse before a call is rerouted that a graph is being captured from.
 
         Raises:
-            Refusal: this is such a call (`SGLANG_OEA_STRICT=0`: logged, and stock is served).
+            Refusal: this is such a call. `SGLANG_OEA_STRICT=0`: logged, and nothing is recorded;
+                this rank alone knows, so it must go on routing as the others do.
         """
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         # graphs of prefill are no concern: it is not rerouted
@@ -77,7 +78,10 @@ class Recorder:
                 expected="eager decode",
                 fix="add --disable-cuda-graph, or unset SGLANG_OEA_TRACE",
             )
-            self.session.refuse(refusal)
+            self.session.recorder = None
+            if self.session.settings.strict:
+                raise refusal
+            logger.error("%s\nsglang_oea: SGLANG_OEA_STRICT=0, so nothing is recorded", refusal)
 
     def record(
         self,
@@ -87,11 +91,12 @@ class Recorder:
         topk_config: Any,
         layer_id: int | None,
         num_token_non_padded: torch.Tensor | None,
-        weights: torch.Tensor,
-        ids: torch.Tensor,
+        *,
+        served_weights: torch.Tensor,
+        served_ids: torch.Tensor,
     ) -> None:
         """Keep what `Session.reroute_topk` saw, and what it gave. Synchronises."""
-        if ids is stock_ids:
+        if served_ids is stock_ids:
             # handed back as it came: this layer is left alone
             return
         rerouter, rows = self.session.rerouter, stock_ids.shape[0]
@@ -103,8 +108,8 @@ class Recorder:
             "k0": rerouter.k0_table[rerouter.index[layer_id], valid.sum()],
             "stock_ids": stock_ids,
             "stock_weights": stock_weights,
-            "ids": ids,
-            "weights": weights,
+            "ids": served_ids,
+            "weights": served_weights,
         }
         for name, tensor in tensors.items():
             if tensor is not None:

@@ -4,7 +4,7 @@ import pytest
 from stubs import assert_refusal
 
 from sglang_oea.core import active
-from sglang_oea.core.config import Refusal
+from sglang_oea.core.config import Refusal, settings_or_stock
 
 
 @pytest.fixture
@@ -22,15 +22,15 @@ def test_off_unless_asked_for(environ):
     """Holds that a patched SGLang is stock without the variable, whatever else is set."""
     assert active.oea.settings is None
     environ(TRACE="folder")
-    assert active._settings() is None
+    assert settings_or_stock(active._refuse_trace) is None
 
 
 def test_trace_is_refused_with_the_way_to_it(environ, caplog):
     """Holds that a patched SGLang, which has no recorder, never runs as if it recorded."""
     environ(K0="4", TRACE="folder")
     with pytest.raises(Refusal) as refusal:
-        active._settings()
+        settings_or_stock(active._refuse_trace)
     assert_refusal(refusal.value, "SGLANG_OEA_TRACE=folder", "plugin")
     environ(STRICT="0")
-    assert active._settings() is None
+    assert settings_or_stock(active._refuse_trace) is None
     assert "stock SGLang is served" in caplog.text

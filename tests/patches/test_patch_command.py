@@ -156,10 +156,18 @@ def test_fork_that_differs_elsewhere(tool, tmp_path, capsys):
 def test_fork_that_calls_itself_otherwise(tmp_path, capsys):
     """Holds that --version chooses the patch for a tree that states a release of its own."""
     tree = installed(tmp_path / "tree", "0.5.9")
-    edit(tree / "sglang/_version.py", "'0.5.9'", "'0.5.9+ours'")
+    edit(tree / "sglang/_version.py", "'0.5.9'", "'0.6.0'")
     command = Command(capsys, tree)
-    assert "0.5.9+ours" in command.refuses("apply")
+    assert "0.6.0" in command.refuses("apply")
     assert "applied sglang-0.5.9.patch" in command.does("apply", "--version", "0.5.9")
+
+
+@pytest.mark.parametrize("build", ["0.5.9+cu130", "0.5.9.post1"])
+def test_build_of_a_release(build, tmp_path, capsys):
+    """Holds that a local build or a post-release is tried with its release's patch."""
+    tree = installed(tmp_path / "tree", "0.5.9")
+    edit(tree / "sglang/_version.py", "'0.5.9'", f"'{build}'")
+    assert "applied sglang-0.5.9.patch" in Command(capsys, tree).does("apply")
 
 
 def test_files_that_are_shared_with_a_package_cache(tmp_path, capsys):

@@ -153,7 +153,7 @@ def test_failure_half_way(reverse, error, command):
         command.does("apply")
     before = snapshot(command.target)
     patch, tree = Patch("0.5.23"), Tree(command.target)
-    files = patch.tried(tree.read(patch.paths), reverse)
+    files = patch.tried(tree.read(patch.paths), reverse).files
     for failing in range(1, len(files) + 1):
         with pytest.MonkeyPatch.context() as broken:
             breaking = Breaking(broken, command.target, lambda n, at=failing: n == at, error)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plugin.routers import ROWS, topk_config
-from sglang_oea.core.session import why_bad_k0
+from sglang_oea.core.session import why_no_k0
 from sglang_oea.plugin.control import Control, LiveK0Check
 
 NONSENSE = [-1, 1.5, 4.0, True, False, "4", "x", None, [4], {"k0": 4}]
@@ -17,14 +17,14 @@ NONSENSE = [-1, 1.5, 4.0, True, False, "4", "x", None, [4], {"k0": 4}]
 @pytest.mark.parametrize("value", [0, 1, 8, 10**12])
 def test_whole_numbers_are_k0s(value):
     """0 is off, and beyond K is stock."""
-    assert why_bad_k0(value) is None
+    assert why_no_k0(value) is None
 
 
 @pytest.mark.parametrize("value", NONSENSE)
 def test_nonsense_is_explained(value):
     """What came and what was expected."""
-    assert json.dumps(value) in why_bad_k0(value)
-    assert "whole number >= 0" in why_bad_k0(value)
+    assert json.dumps(value) in why_no_k0(value)
+    assert "whole number >= 0" in why_no_k0(value)
 
 
 def handler(host):

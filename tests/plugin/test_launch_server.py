@@ -179,24 +179,36 @@ def test_release_with_plugins_is_left_to_load_them(tmp_path):
         assert launched.notes[name].items() >= {"torch": False, "wrappers": {}}.items()
 
 
-@pytest.mark.parametrize("k0", ["1", ""])
-def test_release_with_plugins_that_cannot_find_this_one(tmp_path, k0):
+@pytest.mark.parametrize(
+    ("settings", "patched", "starts"),
+    [
+        ({"K0": "1"}, False, False),
+        ({"K0": ""}, False, True),
+        # said in the log, and stock is served: so the message promises
+        ({"K0": "1", "STRICT": "0"}, False, True),
+        # the patch does the work, and needs no entry point
+        ({"K0": "1"}, True, True),
+    ],
+)
+def test_release_with_plugins_that_cannot_find_this_one(tmp_path, settings, patched, starts):
     """Holds that a clone on the path, never installed, is not served stock in silence."""
     stand_in = StandIn(tmp_path / "site", "0.5.23").with_plugin_system()
     # the repository itself may hold metadata of an editable install
     (stand_in.folder / "sglang_oea").symlink_to(ROOT / "sglang_oea")
+    if patched:
+        carried = stand_in.folder / "sglang" / "srt" / "layers" / "moe" / "oea" / "__init__.py"
+        carried.parent.mkdir()
+        carried.touch()
     command = [sys.executable, "-S", "-m", "sglang_oea.launch_server", "--notes=."]
-    environ = environment(K0=k0) | {"PYTHONPATH": str(stand_in.folder)}
+    environ = environment(**settings) | {"PYTHONPATH": str(stand_in.folder)}
     done = subprocess.run(
         command, cwd=stand_in.folder, env=environ, capture_output=True, text=True, timeout=60
     )
-    assert (stand_in.folder / "launcher.json").exists() == (k0 == "")
-    if k0:
-        assert done.returncode == 1
-        assert "no 'oea': this package is on the path and not installed" in done.stderr
-        assert "pip install" in done.stderr
-    else:
-        assert (done.returncode, done.stderr) == (0, "")
+    assert (stand_in.folder / "launcher.json").exists() == starts
+    assert done.returncode == (0 if starts else 1)
+    refused = bool(settings["K0"]) and not patched
+    assert ("no 'oea': this package is on the path and not installed" in done.stderr) == refused
+    assert ("pip install" in done.stderr) == refused
 
 
 def test_no_sglang_at_all(tmp_path):
