@@ -22,7 +22,7 @@ recipe() {
   memory
   flag --reasoning-parser glm45 'how this family marks its reasoning'
   flag --tool-call-parser glm47 'how this family calls tools'
-  flag --watchdog-timeout 1800 'the first requests compile kernels, which must not look like a hang'
+  flag --watchdog-timeout 1800 "as in NVIDIA's sample for GLM-5.2"
 }
 
 choose_attention() {
@@ -33,9 +33,8 @@ choose_attention() {
   attention=native_dsa
   [[ $release != 0.5.9 && ! -v asked[--dense] ]] || attention=dense
   [[ -v asked[--mtp] ]] || return 0
-  # NVIDIA's own sample for GLM-5.2 on these GPUs says so
   if [[ -v asked[--native-dsa] ]]; then
-    say 'note: NVIDIA advises against MTP with native DSA on SM120; --mtp alone is dense'
+    say "note: NVIDIA's GLM-5.2 sample advises against MTP on SM120; --mtp alone is dense"
   else
     attention=dense
   fi
@@ -51,7 +50,6 @@ network() {
 }
 
 weights() {
-  flag --trust-remote-code 'some copies bring code of their own'
   if [[ ${checkpoint[nvfp4]-1} == 1 ]]; then
     flag --quantization modelopt_fp4 'the experts are NVFP4'
     flag --moe-runner-backend flashinfer_cutlass 'the FP4 expert kernels of SM120'
@@ -65,9 +63,11 @@ weights() {
 }
 
 dense() {
-  variable SGLANG_ENABLE_JIT_DEEPGEMM 0 'takes SM120 for SM100 and gives NaN (sglang #19948)'
+  # newer releases leave DeepGEMM out on SM120, or have kernels for it
+  [[ $release != 0.5.9 ]] ||
+    variable SGLANG_ENABLE_JIT_DEEPGEMM 0 'takes SM120 for SM100 and gives NaN (sglang #19948)'
   flag --attention-backend flashinfer 'dense MLA, which SM120 runs; weaker beyond 100K tokens'
-  flag --kv-cache-dtype bf16 'FP8 garbled the text on this path; auto would be FP8'
+  flag --kv-cache-dtype bf16 'FP8 garbled the text on 0.5.9; auto would be FP8'
 }
 
 native_dsa() {
@@ -88,7 +88,8 @@ memory() {
     flag --mem-fraction-static 0.88 'weights and KV cache; the rest is for activations and graphs'
   fi
   flag --chunked-prefill-size 8192 'bounds the activations of a long prompt'
-  flag --disable-radix-cache 'flatters a benchmark; gives NaN with MTP (sglang #20043)'
+  flag --disable-radix-cache \
+    'the cache flatters a benchmark, gives NaN with MTP (sglang #20043); chats without MTP want it'
 }
 
 launch "$@"

@@ -45,6 +45,9 @@ canonical() {
   case $1 in
     --model) printf %s --model-path ;;
     --tp | --tensor-parallel-size) printf %s --tp-size ;;
+    # a list and a largest batch say the same; given both, 0.5.9 heeds the list alone
+    --cuda-graph-bs | --cuda-graph-max-bs | --cuda-graph-max-bs-decode)
+      spelled --cuda-graph-bs-decode ;;
     *) spelled "$1" ;;
   esac
 }
@@ -137,7 +140,8 @@ def found(module):
 
 ways = [importlib.metadata.version("sglang")]
 for folder in found("sglang").submodule_search_locations:
-    if pathlib.Path(folder, "srt", "layers", "moe", "oea").is_dir():
+    # a folder of bytecode, left by a patch that was reversed by hand, is no patch
+    if pathlib.Path(folder, "srt", "layers", "moe", "oea", "__init__.py").is_file():
         ways.append("patch")
 if any(e.name == "oea" for e in importlib.metadata.entry_points(group="sglang.srt.plugins")):
     ways.append("plugin")
@@ -245,6 +249,8 @@ replace() {
     while ((i < ${#extra[@]})) && [[ ${extra[i]} != --* ]]; do ((i += 1)); done
     value=$(words "${extra[@]:0:i}")
     name=${extra[0]%%=*}
+    [[ $name != --max-running-requests ]] ||
+      die "$name after --: use --max-running, since the captured batches follow it"
     if drop "$name"; then value+="  # yours, in place of the recipe's"; else value+='  # yours'; fi
     lines+=("$value")
     extra=("${extra[@]:i}")
@@ -261,6 +267,20 @@ drop() {
     return
   done
   return 1
+}
+
+# what is not as the caller may think
+notes() {
+  local limit=${SGLANG_OEA_MAX_ROWS:-256} rows=$max_running
+  if [[ -n ${SGLANG_OEA_K0-} && ! -v given[--k0] ]]; then
+    say "note: SGLANG_OEA_K0=$SGLANG_OEA_K0 is not passed on; without --k0 this is stock SGLang"
+  fi
+  # a limit that is no number is the server's to refuse
+  [[ -v given[--k0] && $limit =~ ^[1-9][0-9]{0,4}$ ]] || return 0
+  if [[ -v asked[--mtp] ]]; then ((rows *= 4)); fi
+  ((rows <= limit)) ||
+    say "note: $max_running requests are $rows rows; OEA steps aside in batches and graphs of" \
+      "more than SGLANG_OEA_MAX_ROWS=$limit"
 }
 
 # an array in bash's own syntax, so that what is printed is what runs
@@ -282,9 +302,7 @@ launch() {
   recipe
   if [[ -v asked[--mtp] ]]; then mtp; fi
   replace
-  if [[ -n ${SGLANG_OEA_K0-} && ! -v given[--k0] ]]; then
-    say "note: SGLANG_OEA_K0=$SGLANG_OEA_K0 is not passed on; without --k0 this is stock SGLang"
-  fi
+  notes
   if [[ -v asked[--dry-run] ]]; then
     command_text
     # shellcheck disable=SC2016  # for the shell that it is pasted into

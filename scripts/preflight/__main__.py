@@ -26,10 +26,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def report(args: argparse.Namespace) -> Iterator[Line]:
     """Every finding: the machine, the software, the checkpoint."""
+    cards = []
     try:
         cards = gpus.found()
+    except gpus.Unreadable as error:
+        fix = "no GPU of the recipe answers so; look at this one with nvidia-smi -q and in dmesg"
+        yield Line("FAIL", "GPUs", str(error), fix)
     except Unanswered as error:
-        cards = []
         fix = "install NVIDIA's driver (570 or later); in a container, hand the GPUs in"
         yield Line("FAIL", "GPUs", str(error), fix)
     release = software.installed("sglang")
@@ -43,6 +46,7 @@ def report(args: argparse.Namespace) -> Iterator[Line]:
 
 def machine(args: argparse.Namespace, cards: list[gpus.Gpu], release: str | None) -> Iterator[Line]:
     """The GPUs, how they are joined, and what the operating system grants."""
+    numbers = software.numbers(release or "")
     if cards:
         yield from guarded("GPUs", partial(gpus.number_and_kind, cards, os.environ))
         yield from guarded("driver", partial(gpus.driver, cards))
@@ -51,7 +55,7 @@ def machine(args: argparse.Namespace, cards: list[gpus.Gpu], release: str | None
     yield from guarded("NUMA", partial(links.numa, args.root))
     yield from guarded("IOMMU", partial(links.iommu, args.root))
     yield from guarded("limits", partial(host.limits, args.root))
-    yield from guarded("environment", partial(host.environment, os.environ, release))
+    yield from guarded("environment", partial(host.environment, os.environ, numbers))
     yield from guarded("port", partial(host.port, args.host, args.port))
 
 

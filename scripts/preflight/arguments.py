@@ -19,11 +19,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         epilog="PYTHON names the interpreter that will serve (default: python3).",
         allow_abbrev=False,
     )
-    number = partial(partial, _number)
     own = parser.add_argument_group("its own")
     own.add_argument(
         "--context",
-        type=number(10**7),
+        type=partial(_number, 10**7),
         default=4096,
         metavar="N",
         help="tokens of a request, prompt and answer, for the KV cache (default: 4096)",
@@ -35,11 +34,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
     same.add_argument("--mtp", action="store_true", help="speculate with the MTP layer")
     same.add_argument("--k0", metavar="SPEC", help="serve with OEA")
     same.add_argument(
-        "--max-running", type=number(9999), metavar="N", help="default: the launcher's"
+        "--max-running",
+        type=partial(_number, 9999),
+        metavar="N",
+        help="default: the launcher's",
     )
     same.add_argument("--host", default="127.0.0.1", metavar="H", help="default: 127.0.0.1")
     same.add_argument(
-        "--port", type=number(65535), default=30000, metavar="P", help="default: 30000"
+        "--port",
+        type=partial(_number, 65535),
+        default=30000,
+        metavar="P",
+        help="default: 30000",
     )
     same.add_argument("--dense", action="store_true", help="dense attention")
     same.add_argument("--native-dsa", action="store_true", help="sparse attention")

@@ -17,6 +17,10 @@ FIELDS = "index,name,compute_cap,memory.total,memory.free,driver_version"
 MIB = 2**20
 
 
+class Unreadable(probe.Unanswered):
+    """nvidia-smi answered, but not with what a GPU has."""
+
+
 class Gpu(NamedTuple):
     """One row of nvidia-smi; memory in bytes."""
 
@@ -32,10 +36,14 @@ def found() -> list[Gpu]:
     """The GPUs that nvidia-smi lists.
 
     Raises:
-        Unanswered: there is no nvidia-smi, no driver, or a row that cannot be read.
+        Unreadable: a row does not have what was asked for.
+        Unanswered: there is no nvidia-smi, no driver, or no GPU.
     """
     answer = probe.run("nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits")
-    return [_row(line) for line in answer.splitlines() if line.strip()]
+    rows = [_row(line) for line in answer.splitlines() if line.strip()]
+    if not rows:
+        raise probe.Unanswered("nvidia-smi lists no GPU")
+    return rows
 
 
 def _row(line: str) -> Gpu:
@@ -43,7 +51,7 @@ def _row(line: str) -> Gpu:
         index, name, capability, total, free, driver = (word.strip() for word in line.split(","))
         return Gpu(int(index), name, capability, int(total) * MIB, int(free) * MIB, driver)
     except ValueError:
-        raise probe.Unanswered(f"nvidia-smi answered {line.strip()!r} for {FIELDS}") from None
+        raise Unreadable(f"nvidia-smi answered {line.strip()!r} for {FIELDS}") from None
 
 
 def number_and_kind(gpus: list[Gpu], environ: Mapping[str, str]) -> Iterator[Line]:

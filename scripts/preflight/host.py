@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from preflight import probe
 from preflight.report import Line
@@ -11,54 +10,36 @@ from preflight.report import Line
 # SGLang raises its own limit to this where the hard limit lets it
 OPEN_FILES = 65535
 KERNEL_NAMES = {"nofile": "Max open files", "memlock": "Max locked memory"}
+# the words that SGLang reads as true
+TRUE = ("true", "1", "yes", "y")
+SWITCH = "SGLANG_ENABLE_JIT_DEEPGEMM"
+# the release that takes compute capability 12.0 for 10.0
+MISTAKEN = (0, 5, 9)
+# other names for the switch, from guides
+UNREAD = ("SGLANG_ENABLE_DEEP_GEMM", "SGLANG_DISABLE_DEEP_GEMM", "SGL_ENABLE_JIT_DEEPGEMM")
 
 
-class Harmful(NamedTuple):
-    """A variable with a value that a pitfall is known for; `releases` is empty where in all."""
+def environment(environ: Mapping[str, str], release: tuple[int, ...]) -> Iterator[Line]:
+    """Variables of this shell, which the server inherits.
 
-    name: str
-    value: str
-    why: str
-    fix: str
-    releases: tuple[str, ...] = ()
-
-
-_UNREAD = "no release of SGLang reads it; DeepGEMM stays as it is"
-_UNREAD_FIX = "the name is SGLANG_ENABLE_JIT_DEEPGEMM=0, which the launcher sets where it applies"
-HARMFUL = (
-    Harmful(
-        "PYTORCH_CUDA_ALLOC_CONF",
-        "expandable_segments:True",
-        "its memory cannot be shared between processes: a fork's one-shot all-reduce crashes on it",
-        "unset it, unless memory runs out by fragmentation (rtx6kpro)",
-    ),
-    Harmful(
-        "SGLANG_ENABLE_JIT_DEEPGEMM",
-        "1",
-        "DeepGEMM takes compute capability 12.0 for 10.0 and yields NaN (SGLang 19948)",
-        "unset it: the launcher sets it to 0 for this release",
-        releases=("0.5.9",),
-    ),
-    Harmful("SGLANG_ENABLE_DEEP_GEMM", "", _UNREAD, _UNREAD_FIX),
-    Harmful("SGLANG_DISABLE_DEEP_GEMM", "", _UNREAD, _UNREAD_FIX),
-    Harmful("SGL_ENABLE_JIT_DEEPGEMM", "", _UNREAD, _UNREAD_FIX),
-)
+    Args:
+        environ: the variables.
+        release: the numbers of SGLang's version, none where it is not installed.
+    """
+    found = list(_deepgemm(environ, release))
+    yield from found or [Line("ok", "environment", "no variable that is known to harm")]
 
 
-def environment(environ: Mapping[str, str], release: str | None) -> Iterator[Line]:
-    """Variables of this shell, which the server inherits."""
-    found = [
-        harmful
-        for harmful in HARMFUL
-        if harmful.name in environ
-        and harmful.value.lower() in environ[harmful.name].lower()
-        and (not harmful.releases or release in harmful.releases)
-    ]
-    for harmful in found:
-        given = f"{harmful.name}={environ[harmful.name]}"
-        yield Line("warn", "environment", f"{given}: {harmful.why}", harmful.fix)
-    if not found:
-        yield Line("ok", "environment", "no variable that is known to harm")
+def _deepgemm(environ: Mapping[str, str], release: tuple[int, ...]) -> Iterator[Line]:
+    if release == MISTAKEN and environ.get(SWITCH, "").lower() in TRUE:
+        found = f"{SWITCH}={environ[SWITCH]}: DeepGEMM yields NaN on these GPUs (SGLang 19948)"
+        fix = "unset it: the launcher sets it to 0 for this release"
+        yield Line("warn", "environment", found, fix)
+    for name in UNREAD:
+        if name in environ:
+            found = f"{name}={environ[name]}: SGLang does not read it; DeepGEMM stays as it is"
+            fix = f"the name is {SWITCH}=0, which the launcher sets where it applies"
+            yield Line("warn", "environment", found, fix)
 
 
 def limits(root: Path) -> Iterator[Line]:

@@ -31,8 +31,8 @@ def iommu(root: Path) -> Iterator[Line]:
     else:
         fix = (
             "peer-to-peer may hang at the first all-reduce (NCCL 1999): add iommu=pt (on AMD also "
+            "amd_iommu=pt) to the kernel's command line; in a virtual machine, ask its host"
         )
-        fix += "amd_iommu=pt) to the kernel's command line; in a virtual machine, ask its host"
         yield Line("warn", "IOMMU", "iommu=pt is not on the kernel's command line", fix)
 
 
@@ -44,8 +44,8 @@ def peer_to_peer(environ: Mapping[str, str]) -> Iterator[Line]:
         said = ", ".join(f"{count} say {word}" for word, count in sorted(refused.items()))
         fix = (
             "NCCL goes through host memory, slower: enable peer-to-peer in the driver, switch PCIe "
+            "ACS off in the firmware; if NCCL hangs, NCCL_P2P_DISABLE=1 is the last resort"
         )
-        fix += "ACS off in the firmware; if NCCL hangs, NCCL_P2P_DISABLE=1 is the last resort"
         yield Line("warn", "peer-to-peer", f"of {len(pairs)} pairs {said}", fix)
     else:
         yield Line("ok", "peer-to-peer", f"all {len(pairs)} pairs")

@@ -89,7 +89,10 @@ def test_large_batches_are_captured_in_coarser_steps():
 
 
 def test_attention():
-    """Holds the path for each release and for MTP, with a KV dtype that is never left to auto."""
+    """Holds the path for each release and for MTP, with a KV dtype that is never left to auto.
+
+    And that DeepGEMM is switched off on 0.5.9 alone, where it takes SM120 for SM100.
+    """
     dense, native = ["flashinfer", "bf16"], ["dsa", "fp8_e4m3"]
     for release, options, expected in [
         ("0.5.9", (), dense),
@@ -102,8 +105,8 @@ def test_attention():
         found = printed.value("--attention-backend") + printed.value("--kv-cache-dtype")
         assert found == expected, (release, options)
         deepgemm = printed.variables.get("SGLANG_ENABLE_JIT_DEEPGEMM")
-        # the native path's indexer needs what must be off on the dense one
-        assert deepgemm == ("0" if expected is dense else None)
+        # newer releases know SM120: their DeepGEMM is left to them
+        assert deepgemm == ("0" if release == "0.5.9" else None)
 
 
 def test_mtp():
@@ -137,22 +140,64 @@ def test_a_bf16_checkpoint_is_not_called_nvfp4(checkpoint):
 def test_the_caller_wins():
     """Holds that flags after -- are given once, --without leaves out, and set variables stay."""
     printed = dry_run(
-        *(GLM5, "--without", "--watchdog-timeout", "--without=--trust-remote-code"),
+        *(GLM5, "--without", "--watchdog-timeout", "--without=--chunked-prefill-size"),
         *("--without", "--tp"),
         *("--", "--mem-fraction-static=0.8", "--json-model-override-args", '{"a": "it\'s"}'),
-        *("--max-running-requests", "4", "--enable-metrics"),
+        *("--page-size", "32", "--enable-metrics"),
         NCCL_P2P_LEVEL="PHB",
     )
-    left_out = {"--watchdog-timeout", "--trust-remote-code", "--tp-size"}
+    left_out = {"--watchdog-timeout", "--chunked-prefill-size", "--tp-size"}
     assert not left_out & set(printed.flags)
     assert "--mem-fraction-static=0.8" in printed.flags
     assert "--mem-fraction-static" not in printed.flags
     assert printed.value("--json-model-override-args") == ['{"a": "it\'s"}']
-    assert printed.value("--max-running-requests") == ["4"]
+    assert printed.value("--page-size") == ["32"]
     assert printed.variables["NCCL_P2P_LEVEL"] == "PHB"
-    for text in ("--mem-fraction-static=0.8", "--max-running-requests 4", "NCCL_P2P_LEVEL=PHB"):
+    for text in ("--mem-fraction-static=0.8", "--page-size 32", "NCCL_P2P_LEVEL=PHB"):
         (line,) = [line for line in printed.text.splitlines() if text in line]
         assert "# yours" in line and "recipe" in line
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("bound", ["bs", "bs-decode", "max-bs", "max-bs-decode"])
+def test_captured_batches_of_the_caller(bound, release):
+    """Holds that any flag for them replaces the list, beside which a largest one says nothing."""
+    flag = f"--cuda-graph-{bound}"
+    for given in ([flag, "32"], [f"{flag}=32"]):
+        flags = dry_run(GLM5, "--", *given, release=release).flags
+        assert [word for word in flags if word.startswith("--cuda-graph")] == given[:1]
+    flags = dry_run(GLM5, "--without", flag, release=release).flags
+    assert not [word for word in flags if word.startswith("--cuda-graph")]
+
+
+def test_code_of_a_checkpoint_is_not_run_unless_asked():
+    """Holds that the recipe trusts no code of a download: transformers 5.2 has this model."""
+    assert "--trust-remote-code" not in dry_run(GLM5).flags
+    assert dry_run(GLM5, "--", "--trust-remote-code").value("--trust-remote-code") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit", "rows"),
+    [
+        (["--max-running", "256"], None, None),
+        (["--max-running", "257"], None, 257),
+        (["--max-running", "64", "--mtp"], None, None),
+        (["--max-running", "65", "--mtp"], None, 260),
+        (["--max-running", "257"], "512", None),
+        (["--max-running", "64", "--mtp"], "255", 256),
+        # the server refuses it
+        (["--max-running", "257"], "many", None),
+    ],
+)
+def test_rows_beyond_oeas_limit(arguments, limit, rows):
+    """Holds that it is said where the largest batches are stock routing, and to OEA alone."""
+    settings = {} if limit is None else {"SGLANG_OEA_MAX_ROWS": limit}
+    dry = ("--dry-run", "--sglang-version", "0.5.23")
+    assert run(GLM5, *dry, *arguments, **settings).stderr == ""
+    done = run(GLM5, *dry, *arguments, "--k0", "4", **settings)
+    said = [] if rows is None else [f" are {rows} rows;", f"SGLANG_OEA_MAX_ROWS={limit or 256}\n"]
+    assert done.returncode == 0 and len(done.stderr.splitlines()) == bool(said)
+    assert all(words in done.stderr for words in said), done.stderr
 
 
 def test_each_line_has_a_reason():

@@ -9,6 +9,9 @@ import sys
 import pytest
 from blackwell import Blackwell, only_fault
 from machine import SCRIPTS
+from preflight import host, software
+
+DRIVER = "install NVIDIA's driver"
 
 
 @pytest.fixture
@@ -146,6 +149,33 @@ def test_system(machine):
     only_fault(judged, "environment", "SGLANG_ENABLE_JIT_DEEPGEMM=0", verdict="warn")
 
 
+@pytest.mark.parametrize(
+    ("release", "value", "verdict"),
+    [
+        *(("0.5.9", value, "warn") for value in ("true", "1", "Yes", "y")),
+        *(("0.5.9", value, "ok") for value in ("false", "0", "no", "10")),
+        ("0.5.9.post1", "1", "warn"),
+        ("0.5.18", "1", "ok"),
+        ("0.5.23", "1", "ok"),
+        (None, "1", "ok"),
+    ],
+)
+def test_deepgemm_switched_on(release, value, verdict):
+    """Holds that the switch is read as SGLang reads it, and judged for 0.5.9 alone."""
+    numbers = software.numbers(release or "")
+    (line,) = host.environment({"SGLANG_ENABLE_JIT_DEEPGEMM": value}, numbers)
+    assert line.verdict == verdict
+
+
+def test_nvidias_own_settings(machine):
+    """Holds that what NVIDIA's sample sets is not held against a machine."""
+    judged = machine.judged(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    assert judged["environment"][0] == "ok"
+    machine.install("sglang", "0.5.9.post1")
+    judged = machine.judged(SGLANG_ENABLE_JIT_DEEPGEMM="1")
+    only_fault(judged, "environment", "the launcher sets it to 0", verdict="warn")
+
+
 def test_no_gpu_at_all(machine):
     """Holds that a report is whole where there is no nvidia-smi, no SGLang and no /proc."""
     (machine.bin / "nvidia-smi").unlink()
@@ -162,19 +192,23 @@ def test_no_gpu_at_all(machine):
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "fix"),
     [
-        "echo 'NVIDIA-SMI has failed because it could not talk to the driver.'; exit 9",
-        "echo No devices were found; exit 6",
-        "echo '0, NVIDIA GB10, 12.1, [N/A], [N/A], 580.95.05'",
-        "printf '\\xff\\x00,,'",
+        ("echo 'NVIDIA-SMI has failed because it could not talk to the driver.'; exit 9", DRIVER),
+        ("echo No devices were found; exit 6", DRIVER),
+        ("echo '0, NVIDIA GB10, 12.1, [N/A], [N/A], 580.95.05'", "nvidia-smi -q"),
+        ("printf '\\xff\\x00,,'", "nvidia-smi -q"),
     ],
 )
-def test_unusable_answers(machine, answer):
-    """Holds that whatever nvidia-smi says ends in a line, not in a traceback."""
+def test_unusable_answers(machine, answer, fix):
+    """Holds that whatever nvidia-smi says ends in a line, not in a traceback.
+
+    And that a driver that answers is not to be installed.
+    """
     machine.put("nvidia-smi", answer)
     judged = machine.judged()
-    assert judged["GPUs"][0] == "FAIL" and judged["port"][0] == "ok"
+    assert judged["GPUs"][0] == "FAIL" and fix in judged["GPUs"][2]
+    assert judged["port"][0] == "ok"
 
 
 @pytest.mark.parametrize(
