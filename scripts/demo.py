@@ -15,18 +15,22 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from serving import Server, ServerError
 
+# trained on technical texts: what it answers reads like them
+MODEL = Path(__file__).resolve().parents[1] / "sglang_oea" / "demo"
 TOP_K = 8
 # a small pool of KV slots and no prefix cache, so that every round prefills and decodes alike
 FLAGS = ("--mem-fraction-static=0.5", "--max-total-tokens=16384", "--disable-radix-cache")
-TOPICS = """a lighthouse keeper; the migration of eels; how bread rises; a chess endgame
-tax law in 1820; the smell of rain; compilers; volcanoes; a lost letter; the price of salt
-orbital mechanics; a recipe for soup; the first telephone; knots; glaciers; two neighbours"""
+# openings as in the texts that the model was trained on
+OPENINGS = """If the file does not exist; The function returns; A transaction is
+The following command; To install the package; The name of the branch
+This option is used to; When the server starts; The first argument is; A regular expression matches; By default, the value of; The table has
+Each module has; An error is raised if; The maintainer of a package; In order to restore"""
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -50,6 +54,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--requests", type=at_least(1), default=16, help="at once (default: 16)")
     parser.add_argument("--tokens", type=at_least(1), default=96, help="an answer (default: 96)")
     parser.add_argument("--rounds", type=at_least(3), default=3, help="a setting (default: 3)")
+    parser.add_argument(
+        "--random",
+        action="store_true",
+        help="serve a larger model with random weights: its text means nothing, and a greater part "
+        "of its steps is spent in experts",
+    )
     parser.add_argument("--cache", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -87,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     on_cpu = not torch.cuda.is_available()
-    model = make_model(args.cache)
+    model = make_model(args.cache) if args.random else MODEL
     load = Load(args, model)
     say(f"{args.requests} requests at once, {args.tokens} tokens each, on {machine(on_cpu)}")
 
@@ -111,10 +121,15 @@ def run(args: argparse.Namespace) -> int:
                 rounds[name].append(load.round(server))
                 say(f"round {number + 1}, k0={k0}: {rounds[name][-1]}")
         proof = server.oea()
+        written = {}
+        for k0 in (0, args.k0):
+            server.set_k0(k0)
+            written[k0] = load.answers(server)
     with serve("stock", {}) as server:
         ready(server, "no SGLANG_OEA_K0")
         load.round(server)
         rounds["stock"] = [load.round(server) for _ in range(args.rounds)]
+    show(load.prompts, written)
     return report(args, rounds, proof)
 
 
@@ -137,11 +152,11 @@ class Load:
         self.folder = args.cache / "demo"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.results, prompts = self.folder / "rounds.jsonl", self.folder / "prompts.jsonl"
-        topics = TOPICS.replace("\n", "; ").split("; ")
+        openings = OPENINGS.replace("\n", "; ").split("; ")
+        self.prompts = [openings[n % len(openings)] for n in range(args.requests)]
         with open(prompts, "w", encoding="utf-8") as file:
-            for number in range(args.requests):
-                asked = f"Story {number}: tell me about {topics[number % len(topics)]}."
-                turns = [{"content": asked}, {"content": "Gladly."}]
+            for prompt in self.prompts:
+                turns = [{"content": prompt}, {"content": "and so on"}]
                 file.write(json.dumps({"conversations": turns}) + "\n")
         self.arguments = [
             *("--backend=sglang", "--dataset-name=custom", f"--dataset-path={prompts}"),
@@ -166,6 +181,20 @@ class Load:
         calls = after.get("calls", 0) - before.get("calls", 0)
         active = after.get("experts_after", 0) - before.get("experts_after", 0)
         return Round(result["output_throughput"], active / calls if calls else None)
+
+    def answers(self, server: Server) -> list[str]:
+        """What the server writes after each prompt, all at once, the likeliest token each time."""
+        sampling = {"temperature": 0, "max_new_tokens": 32}
+        body = {"text": self.prompts, "sampling_params": sampling}
+        return [answer["text"] for answer in server.post("/generate", body)]
+
+
+def show(prompts: Sequence[str], written: dict[int, list[str]]) -> None:
+    """Print the first answers, by k0."""
+    print(f"\nwhat {len(prompts)} requests at once are answered; k0=0 is stock routing:")
+    for number, prompt in enumerate(prompts[:3]):
+        for k0, answers in written.items():
+            print(f"  k0={k0}  {prompt} | {' '.join(answers[number].split())}")
 
 
 def report(args: argparse.Namespace, rounds: dict[str, list[Round]], proof: dict) -> int:
@@ -196,7 +225,7 @@ def report(args: argparse.Namespace, rounds: dict[str, list[Round]], proof: dict
 
 
 def make_model(cache: Path) -> Path:
-    """The checkpoint that the demo serves, made once."""
+    """The model of `--random`, made once."""
     from make_demo_model import cached
 
     with contextlib.redirect_stdout(sys.stderr):

@@ -19,6 +19,10 @@ LOOKS = {
     "lynx": ("#CC79A7", "s"),
     "xshare": ("#009E73", "D"),
     "sere": ("#D55E00", "X"),
+    "lonely": ("#999999", "<"),
+    "demand": ("#999999", ">"),
+    "by_layer": ("#999999", "^"),
+    "soft": ("#999999", "d"),
     OWN: ("#0072B2", "o"),
 }
 # for policies that are being tried out

@@ -155,6 +155,37 @@ def test_choice_ranks_and_gate_weighs():
     assert [set(row) for row in route("pruned:k0=1", biased)[0]] == [{3}, {3}, {3}]
 
 
+STOCK_OF_ROW_1 = {2: 35 / 60, 0: 25 / 60}
+TRIED = {
+    # 1 and 5 are asked for once, and not first; row 2 finds 0, at .22 of .28, row 0 only 2
+    "lonely:k0=2,ratio=0.6": ([{0: 4 / 7, 1: 3 / 7}, STOCK_OF_ROW_1, {4: 30 / 52, 0: 22 / 52}], 4),
+    # the firsts 0 2 4, and 5, whose only row gives it 28 of 58; 1 has 30 of 70
+    "demand:keep=1,share=0.45": (
+        [{0: 40 / 55, 2: 15 / 55}, STOCK_OF_ROW_1, {4: 30 / 58, 5: 28 / 58}],
+        4,
+    ),
+    "by_layer:k0s=1": ([{0: 40 / 55, 2: 15 / 55}, STOCK_OF_ROW_1, {4: 30 / 52, 0: 22 / 52}], 3),
+    # 2 is foreign to row 0, 0 to row 2
+    "soft:k0=1,weight=0.5": (
+        [{0: 40 / 47.5, 2: 7.5 / 47.5}, STOCK_OF_ROW_1, {4: 30 / 41, 0: 11 / 41}],
+        3,
+    ),
+    # row 1 keeps 0 too, at 25 of 35; 1 is at 30 of 40, 5 at 28 of 30
+    "oea:k0=1,min_p=0.9": ([{0: 40 / 55, 2: 15 / 55}, STOCK_OF_ROW_1, {4: 30 / 52, 0: 22 / 52}], 3),
+}
+
+
+@pytest.mark.parametrize("spec", TRIED)
+def test_ideas_by_hand(spec):
+    """Holds what is read from lab/README.md: each idea on the batch above, weights to 1e-6."""
+    rows, distinct = TRIED[spec]
+    got, t = route(spec)
+    assert t == distinct
+    assert [row == pytest.approx(want, rel=1e-6) for row, want in zip(got, rows, strict=True)] == [
+        True
+    ] * 3
+
+
 @pytest.mark.parametrize("spec", ["paper:k0=1,kmax=6", "lynx:budget=6", "xshare:budget=6"])
 def test_excluded_experts_are_never_chosen(spec):
     """Holds that an expert outside a row's groups does not fill a slot; the slot stays empty."""
@@ -195,6 +226,11 @@ def test_xshare_does_not_count_excluded_rows():
         ("lynx:budget=0", "budget: expected at least 1, got 0"),
         ("xshare:budget=0", "budget: expected at least 1, got 0"),
         ("sere:top=0,rho=0", "top: expected at least 1, got 0"),
+        ("oea:k0=1,min_p=0", "min_p: expected above 0, at most 1, got 0.0"),
+        ("lonely:k0=0,ratio=1", "k0: expected at least 1, got 0"),
+        ("demand:keep=0,share=1", "keep: expected at least 1, got 0"),
+        ("by_layer:k0s=4-4", "k0s: expected 1 numbers from 1 on"),
+        ("soft:k0=1,weight=-1", "weight: expected at least 0, got -1.0"),
     ],
 )
 def test_parameters_that_do_not_fit(spec, said):

@@ -176,6 +176,13 @@ def test_nvidias_own_settings(machine):
     only_fault(judged, "environment", "the launcher sets it to 0", verdict="warn")
 
 
+def test_driver_without_gpus(machine):
+    """Holds that a list of nothing is a FAIL: a report without a word of GPUs read as a good one."""
+    (machine.bin / "nvidia-smi").write_text("#!/bin/sh\nexit 0\n")
+    verdict, found, _ = machine.judged()["GPUs"]
+    assert (verdict, found) == ("FAIL", "nvidia-smi lists no GPU")
+
+
 def test_no_gpu_at_all(machine):
     """Holds that a report is whole where there is no nvidia-smi, no SGLang and no /proc."""
     (machine.bin / "nvidia-smi").unlink()
