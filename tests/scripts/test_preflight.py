@@ -177,7 +177,7 @@ def test_nvidias_own_settings(machine):
 
 
 def test_driver_without_gpus(machine):
-    """Holds that a list of nothing is a FAIL: a report without a word of GPUs read as a good one."""
+    """Holds that a list of nothing is a FAIL: a report without a word of GPUs looks good."""
     (machine.bin / "nvidia-smi").write_text("#!/bin/sh\nexit 0\n")
     verdict, found, _ = machine.judged()["GPUs"]
     assert (verdict, found) == ("FAIL", "nvidia-smi lists no GPU")

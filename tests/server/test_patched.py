@@ -6,6 +6,8 @@ that cannot be imported.
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,9 +90,11 @@ def test_patched_server_that_was_not_asked_is_stock(serve, patched):
     assert "sglang_oea" not in server.log.read_text()
 
 
-def test_patched_server_refuses_a_bad_setting_before_it_starts(patched):
-    """Import is the earliest moment; a stock server must not come of it."""
-    with patched(SGLANG_OEA_K0="four") as server:
-        assert server.process.wait(timeout=120) != 0
-    assert "SGLANG_OEA_K0" in server.tail()
-    assert "expected" in server.tail()
+def test_patched_server_refuses_a_bad_setting_before_it_starts(patched_path):
+    """The import of SGLang's top-k is the earliest moment; a stock server must not come of it."""
+    settings = {"PYTHONPATH": patched_path, "SGLANG_PLUGINS": "none", "SGLANG_OEA_K0": "four"}
+    command = [sys.executable, "-c", "import sglang.srt.layers.moe.topk"]
+    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "SGLANG_OEA_K0=four" in done.stderr
+    assert "expected" in done.stderr

@@ -5,16 +5,18 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from make_demo_model import cached
+from demo import MODEL
 from serving import Server
 
 from server.conftest import FLAGS
 from server.load import ROWS, TOKENS, TOP_K, counted, generate, tokens
+from sglang_oea.core.scores import from_logits
+from sglang_oea.lab.policies import Batch, Policy
 from sglang_oea.lab.replay import Replay, replay
 from sglang_oea.lab.trace import Trace, read
 
 pytestmark = pytest.mark.server
-KIND, STEPS, MOE_LAYERS = "glm4-moe", 40, 2
+STEPS, MOE_LAYERS = 40, 4
 
 
 class Recorded(NamedTuple):
@@ -39,7 +41,7 @@ def recorded(workspace) -> Recorded:
     """Sixteen requests while a server records, and the same again until it has enough."""
     folder, dumps = workspace / "trace", workspace / "trace-dumps"
     server = Server(
-        cached(KIND, "tiny"),
+        MODEL,
         log=workspace / "trace.log",
         settings={
             "SGLANG_OEA_K0": "4",
@@ -79,6 +81,20 @@ def test_replay_equals_what_the_server_chose(recorded):
     assert recorded.replay.first is None
     assert (recorded.replay.wrong_ids, recorded.replay.wrong_weights) == (0, 0)
     assert recorded.replay.counters["slots_rerouted"] > 0
+
+
+def test_evaluation_chooses_what_the_server_chose(recorded):
+    """The policy that `sglang-oea eval` measures, on what the demo model's routers said."""
+    oea = Policy.parse("oea:k0=4")
+    full = [call for call in recorded.trace.calls() if call.valid.sum() == ROWS]
+    assert len(full) == (TOKENS - 1) * MOE_LAYERS
+    for call in full:
+        scores = from_logits(call.logits, call.router.scoring, correction_bias=call.bias)
+        stock = (call.stock_ids.long(), call.stock_weights)
+        tensors = (tensor.unsqueeze(0) for tensor in (*scores, *stock))
+        weights, ids = oea(Batch(*tensors, call.router.renormalize))
+        assert ids[0].tolist() == call.ids.tolist()
+        torch.testing.assert_close(weights[0], call.weights, rtol=1e-5, atol=0)
 
 
 def test_counters_of_the_server_agree_with_the_trace(recorded):
