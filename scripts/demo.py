@@ -29,8 +29,10 @@ FLAGS = ("--mem-fraction-static=0.5", "--max-total-tokens=16384", "--disable-rad
 # openings as in the texts that the model was trained on
 OPENINGS = """If the file does not exist; The function returns; A transaction is
 The following command; To install the package; The name of the branch
-This option is used to; When the server starts; The first argument is; A regular expression matches; By default, the value of; The table has
-Each module has; An error is raised if; The maintainer of a package; In order to restore"""
+This option is used to; When the server starts; The first argument is
+A regular expression matches; By default, the value of; The table has
+Each module has; An error is raised if; The maintainer of a package
+In order to restore"""
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

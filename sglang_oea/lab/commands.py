@@ -41,6 +41,12 @@ def add_eval(commands: Any) -> None:
         help="default: one or two of each family, around half of the model's slots and experts",
     )
     parser.add_argument(
+        "--against",
+        default="stock",
+        metavar="SPEC",
+        help="the policy that differences and their intervals are to (default: stock)",
+    )
+    parser.add_argument(
         "--length", type=_at_least(2), default=512, help="tokens of a sequence (default: 512)"
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The table: one line a policy and batch size, next to stock at that batch size."""
+"""The table: one line a policy and batch size, next to stock, or another policy, at that size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,11 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Figures:
-    """What a row says once it is compared with stock; nats per token."""
+    """What a row says once it is compared; nats per token.
+
+    `difference` and its interval `low` to `high` are to the policy that it is compared with, 0 for
+    that policy itself; `ratio` and `divergence` are to stock.
+    """
 
     policy: str
     batch: int
@@ -29,15 +33,16 @@ class Figures:
     divergence: float
 
 
-def figures(rows: Sequence[Row], seed: int = 0) -> list[Figures]:
-    """Compare every row with the stock row of its batch size; the batch sizes ascend."""
+def figures(rows: Sequence[Row], seed: int = 0, against: str = "stock") -> list[Figures]:
+    """Compare every row with the one of a policy at its batch size; the batch sizes ascend."""
     stock = {row.batch: row for row in rows if row.policy == "stock"}
+    other = {row.batch: row for row in rows if row.policy == against}
     ordered = sorted(rows, key=lambda row: row.batch)
-    return [_compare(row, stock[row.batch], seed) for row in ordered]
+    return [_compare(row, stock[row.batch], other[row.batch], seed) for row in ordered]
 
 
-def _compare(row: Row, stock: Row, seed: int) -> Figures:
-    ours, theirs = row.per_token(row.nats), row.per_token(stock.nats)
+def _compare(row: Row, stock: Row, other: Row, seed: int) -> Figures:
+    ours, theirs = row.per_token(row.nats), row.per_token(other.nats)
     name, _, parameters = row.policy.partition(":")
     active, active_of_stock = (sum(r.active) / len(r.active) for r in (row, stock))
     low, high = interval(ours - theirs, seed)
@@ -72,7 +77,7 @@ def table(compared: Sequence[Figures]) -> str:
 
 def _cells(f: Figures) -> tuple[str, ...]:
     numbers = (f"{f.active:.2f}", f"{f.ratio:.3f}", f"{f.cross_entropy:.4f}")
-    if f.policy == "stock":
+    if f.difference == f.low == f.high == 0:
         return (f.policy, str(f.batch), "", *numbers, "", "", "", "")
     return (
         *(f.policy, str(f.batch), f.parameters, *numbers),

@@ -31,8 +31,9 @@ def run(args: Namespace) -> int:
         print(f"[{time.monotonic() - start:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     policies = [Policy.parse(spec) for spec in args.policy]
+    against = Policy.parse(args.against)
     _refuse_uneven(args.batch, args.sequences)
-    _refuse_without_calibration(args, policies)
+    _refuse_without_calibration(args, [*policies, against])
     if args.plot is not None:
         refuse_without_matplotlib()
 
@@ -67,9 +68,12 @@ def run(args: Namespace) -> int:
         specs = default_specs(subject.probed(0), calibrated=calibration is not None)
         policies = [Policy.parse(spec) for spec in specs]
 
-    rows = bench.rows(policies, args.batch)
-    compared = figures(rows, args.seed)
-    print(f"{setting.label}: {args.sequences} sequences of {args.length} tokens, {setting.dtype}")
+    rows = bench.rows([against, *policies], args.batch)
+    compared = figures(rows, args.seed, str(against))
+    print(
+        f"{setting.label}: {args.sequences} sequences of {args.length} tokens, {setting.dtype}; "
+        f"difference to {against}"
+    )
     print(table(compared))
     if args.plot is not None:
         for file in pareto(args.plot, compared, setting.label, rows[0].tokens):

@@ -46,7 +46,7 @@ def test_table_and_plots(evaluate, folder, tmp_path):
     status, out, err = evaluate(*given, "--calibration", folder / "calibration.txt")
     assert status == 0
     title, header, *lines = out.splitlines()
-    assert title == "model on text.jsonl: 8 sequences of 16 tokens, float32"
+    assert title == "model on text.jsonl: 8 sequences of 16 tokens, float32; difference to stock"
     assert header.split()[:4] == ["policy", "B", "parameters", "T"]
     names = ["stock", "oea", "pruned", "sere"]
     assert [line.split()[:2] for line in lines] == [[n, b] for b in "48" for n in names]

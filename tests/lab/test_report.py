@@ -57,6 +57,15 @@ def test_figures_are_paired_and_per_batch_size():
     assert ours.difference == 0.5 and (ours.low, ours.high) == (0.0, 1.0)
 
 
+def test_figures_against_another_policy():
+    """Holds that differences are to that policy, and that T / stock stays what it says."""
+    better = dataclasses.replace(OEA, policy="pruned:k0=4", nats=[8.0, 5.0])
+    stock, ours, pruned = figures([STOCK, OEA, better], against="oea:k0=4,max_rank=9")
+    assert (ours.difference, ours.low, ours.high, ours.ratio) == (0, 0, 0, 0.7)
+    assert (pruned.difference, pruned.low, pruned.high) == (-0.125, -0.25, 0.0)
+    assert (stock.difference, stock.ratio) == (-0.25, 1.0)
+
+
 def test_table():
     """Holds that the table shows each figure in its column, stock without comparisons."""
     text = table(figures([STOCK, OEA]))
