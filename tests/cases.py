@@ -58,7 +58,6 @@ class Case:
     logits: torch.Tensor | None = None
     bias: torch.Tensor | None = None
     router: Router | None = None
-    min_p: float | None = None
 
     def run(self):
         return reroute(
@@ -70,7 +69,6 @@ class Case:
             renormalize=self.renormalize,
             valid=self.valid,
             max_rank=self.max_rank,
-            min_p=self.min_p,
         )
 
     def parts(self):

@@ -12,7 +12,7 @@ import struct
 EPSILON = 1e-20
 
 
-def reroute(choice, gate, ids, weights, k0s, *, renormalize, valid, max_rank, min_p=None):
+def reroute(choice, gate, ids, weights, k0s, *, renormalize, valid, max_rank):
     """One batch, `k0s` and `valid` with one entry a row; returns (weights, ids) as new lists."""
     rows, slots = range(len(ids)), len(ids[0]) if ids else 0
 
@@ -24,11 +24,6 @@ def reroute(choice, gate, ids, weights, k0s, *, renormalize, valid, max_rank, mi
     # 2: the first k0, in rank, of the row's own stock ids
     stock = {r: sorted(ids[r], key=ranking[r].index) for r in usable}
     baseline = {r: stock[r][: k0s[r]] for r in usable}
-    # the option min_p: less the light ones, save the first; a row that is stock lends all it has
-    for r in usable:
-        if min_p is not None and 0 < k0s[r] < slots:
-            least = _f32(min_p * max(gate[r][e] for e in ids[r]))
-            baseline[r] = [e for e in baseline[r] if e == stock[r][0] or gate[r][e] >= least]
     # the union holds the baselines of valid rows only; a row with k0 = 0 lends nothing
     union = {e for r in usable for e in baseline[r]}
 

@@ -25,7 +25,6 @@ def reroute(
     renormalize: bool,
     valid: torch.Tensor | None = None,
     max_rank: int | None = None,
-    min_p: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Reroute one batch of rows, or `G` independent batches at once.
 
@@ -41,9 +40,6 @@ def reroute(
         valid: `[rows]` bool, False for padding. Default: all rows are valid.
         max_rank: piggyback only on a row's first `max_rank` experts in rank (the paper's maxP).
             Default: N.
-        min_p: take from a baseline what weighs less than this part of the row's heaviest expert,
-            the first in rank excepted. Not in the paper: found in `lab/README.md` to cost less
-            at equal T than a smaller k0. Rows with `k0 >= K` keep all. Default: nothing is taken.
 
     A leading dimension `G` on every tensor routes independent batches; `k0` is then `[]`, `[G, 1]`
     or `[G, rows]`.
@@ -56,7 +52,7 @@ def reroute(
     Raises:
         ValueError, TypeError: shapes, dtypes or settings that do not fit together.
     """
-    _check(choice_scores, gate_scores, topk_ids, topk_weights, k0, valid, max_rank, min_p)
+    _check(choice_scores, gate_scores, topk_ids, topk_weights, k0, valid, max_rank)
     experts, slots = choice_scores.shape[-1], topk_ids.shape[-1]
     if topk_ids.numel() == 0:
         return topk_weights.clone(), topk_ids.clone()
@@ -80,7 +76,7 @@ def reroute(
     # a slot's place among the row's own: how many of the row's ids rank before it
     slot_rank = rank.gather(-1, ids)
     place = (slot_rank.unsqueeze(-1) > slot_rank.unsqueeze(-2)).sum(-1)
-    baseline = torch.zeros_like(own).scatter_(-1, ids, _in_baseline(place, gate, ids, k0, min_p))
+    baseline = torch.zeros_like(own).scatter_(-1, ids, place < k0)
     union = (baseline & sound).any(-2, keepdim=True)
 
     piggyback = union & (choice != -torch.inf)
@@ -115,18 +111,7 @@ def _rank(choice: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(order).scatter_(-1, order, places)
 
 
-def _in_baseline(place, gate, ids, k0, min_p) -> torch.Tensor:
-    """`[..., K]` bool: which slots hold an expert that the row keeps whatever the others do."""
-    first = place < k0
-    if min_p is None:
-        return first
-    weight = gate.gather(-1, ids)
-    heavy = weight >= min_p * weight.amax(-1, keepdim=True)
-    # a row that passes through lends all that it executes
-    return first & (heavy | (place == 0) | (k0 >= ids.shape[-1]))
-
-
-def _check(choice_scores, gate_scores, topk_ids, topk_weights, k0, valid, max_rank, min_p) -> None:
+def _check(choice_scores, gate_scores, topk_ids, topk_weights, k0, valid, max_rank) -> None:
     """Refuse what does not fit together, by shape and dtype: values stay on the device."""
     if choice_scores.dim() not in (2, 3) or gate_scores.shape != choice_scores.shape:
         raise ValueError(
@@ -149,8 +134,6 @@ def _check(choice_scores, gate_scores, topk_ids, topk_weights, k0, valid, max_ra
         )
     if max_rank is not None and max_rank < 1:
         raise ValueError(f"max_rank: expected at least 1, got {max_rank}")
-    if min_p is not None and not 0 < min_p <= 1:
-        raise ValueError(f"min_p: expected above 0, at most 1, got {min_p}")
     if isinstance(k0, torch.Tensor):
         allowed = [torch.Size(), batch, torch.Size([*batch[:-1], 1])]
         if k0.is_floating_point() or k0.dtype == torch.bool or k0.shape not in allowed:

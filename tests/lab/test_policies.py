@@ -170,8 +170,8 @@ TRIED = {
         [{0: 40 / 47.5, 2: 7.5 / 47.5}, STOCK_OF_ROW_1, {4: 30 / 41, 0: 11 / 41}],
         3,
     ),
-    # row 1 keeps 0 too, at 25 of 35; 1 is at 30 of 40, 5 at 28 of 30
-    "oea:k0=1,min_p=0.9": ([{0: 40 / 55, 2: 15 / 55}, STOCK_OF_ROW_1, {4: 30 / 52, 0: 22 / 52}], 3),
+    # 1 is at 30 of 40 and 0 at 25 of 35, too light; 5 at 28 of 30 too
+    "min_p:p=0.95": ([{0: 40 / 55, 2: 15 / 55}, STOCK_OF_ROW_1, {4: 30 / 52, 0: 22 / 52}], 3),
 }
 
 
@@ -226,7 +226,7 @@ def test_xshare_does_not_count_excluded_rows():
         ("lynx:budget=0", "budget: expected at least 1, got 0"),
         ("xshare:budget=0", "budget: expected at least 1, got 0"),
         ("sere:top=0,rho=0", "top: expected at least 1, got 0"),
-        ("oea:k0=1,min_p=0", "min_p: expected above 0, at most 1, got 0.0"),
+        ("min_p:p=0", "p: expected above 0, at most 1, got 0.0"),
         ("lonely:k0=0,ratio=1", "k0: expected at least 1, got 0"),
         ("demand:keep=0,share=1", "keep: expected at least 1, got 0"),
         ("by_layer:k0s=4-4", "k0s: expected 1 numbers from 1 on"),

@@ -42,13 +42,14 @@ def policies(draw):
     specs = {
         "stock": "stock",
         "pruned": f"pruned:k0={draw(few)}",
-        "oea": f"oea:k0={draw(few)},max_rank={draw(few)},min_p={draw(st.sampled_from([0.5, 1]))}",
+        "oea": f"oea:k0={draw(few)},max_rank={draw(few)}",
         "paper": f"paper:k0=1,p={draw(st.sampled_from([0.1, 0.5, 1]))},max_rank={draw(few)}",
         "lynx": f"lynx:budget={draw(few)}",
         "xshare": f"xshare:budget={draw(few)}",
         "sere": f"sere:top={draw(few)},rho={draw(st.sampled_from([0, 0.5, 0.9]))}",
         "lonely": f"lonely:k0={draw(few)},ratio={draw(st.sampled_from([0, 0.5, 2]))}",
         "demand": f"demand:keep={draw(few)},share={draw(st.sampled_from([0.1, 0.5, 1]))}",
+        "min_p": f"min_p:p={draw(st.sampled_from([0.1, 0.8, 1]))}",
         "by_layer": f"by_layer:k0s={draw(few)}",
         "soft": f"soft:k0={draw(few)},weight={draw(st.sampled_from([0.5, 1, 2]))}",
     }

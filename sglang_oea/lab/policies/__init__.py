@@ -20,18 +20,18 @@ from .paper import paper
 from .pruned import pruned
 from .sere import sere
 from .stock import stock
-from .tried import by_layer, demand, lonely, soft
+from .tried import by_layer, demand, lonely, min_p, soft
 from .xshare import xshare
 
 POLICIES: dict[str, Callable[..., Selection]] = {
     function.__name__: function
     for function in (
         *(stock, pruned, oea, paper, lynx, xshare, sere),
-        *(lonely, demand, by_layer, soft),
+        *(lonely, demand, min_p, by_layer, soft),
     )
 }
 # ideas that did not win are measured on request only
-TRIED = {function.__name__ for function in (lonely, demand, by_layer, soft)}
+TRIED = {function.__name__ for function in (lonely, demand, min_p, by_layer, soft)}
 # policies that read Batch.similarity
 CALIBRATED = {"sere"}
 
@@ -105,8 +105,6 @@ def default_specs(batch: Batch, *, calibrated: bool) -> list[str]:
     share = batch.gate.gather(-1, batch.order).cumsum(-1)
     p = (share[..., half - 1] / share[..., -1]).median().clamp(min=0.01).item()
     specs = ["stock", f"pruned:k0={half}", f"oea:k0={half}", f"oea:k0={half + 1}"]
-    # as good as all slots, since a row with all of them would be stock
-    specs += [f"oea:k0={max(1, batch.slots - 1)},min_p=0.8"]
     specs += [f"paper:k0={half},max_rank={batch.slots}", f"paper:k0={half},p={p:.3g}"]
     specs += [f"lynx:budget={budget}", f"xshare:budget={budget}"]
     return specs + [f"sere:top={half},rho=0"] if calibrated else specs

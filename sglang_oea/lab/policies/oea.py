@@ -11,13 +11,10 @@ from sglang_oea.core.routing import reroute
 from .batch import Batch, Selection, require
 
 
-def oea(
-    batch: Batch, *, k0: int, max_rank: int | None = None, min_p: float | None = None
-) -> Selection:
-    """Keep k0 less the light ones by `min_p`, fill from the union over the first `max_rank`."""
+def oea(batch: Batch, *, k0: int, max_rank: int | None = None) -> Selection:
+    """Keep k0, fill from the union over the first `max_rank` experts in rank (default: N)."""
     require(k0 >= 1, "k0", "at least 1", k0)
     require(max_rank is None or max_rank >= 1, "max_rank", "at least 1", max_rank)
-    require(min_p is None or 0 < min_p <= 1, "min_p", "above 0, at most 1", min_p)
     return Selection(
         *reroute(
             batch.choice,
@@ -27,6 +24,5 @@ def oea(
             k0,
             renormalize=batch.renormalize,
             max_rank=max_rank,
-            min_p=min_p,
         )
     )

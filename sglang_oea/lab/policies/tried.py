@@ -1,8 +1,8 @@
 """Ideas beyond the paper that did not beat OEA; `lab/README.md` has the figures.
 
 Source: our own, from the open problems that the OEA paper names (arXiv 2511.02237): k0 by layer,
-other weights after rerouting, smaller unions. Kept, so that anyone can repeat or improve on them.
-What did beat OEA is its option `min_p`.
+k0 by token, other weights after rerouting, smaller unions. Kept, so that anyone can repeat or
+improve on them.
 """
 
 import torch
@@ -39,6 +39,18 @@ def demand(batch: Batch, *, keep: int, share: float) -> Selection:
     wanted = torch.zeros_like(batch.gate).scatter_(-1, batch.ids, of_row).sum(-2, keepdim=True)
     union = (batch.own & (batch.rank < keep)).any(-2, keepdim=True) | (wanted >= share)
     return weigh(batch, best(batch, union, batch.slots))
+
+
+def min_p(batch: Batch, *, p: float) -> Selection:
+    """OEA whose baselines are a row's experts of `p` times its heaviest weight or more.
+
+    The first in rank is one of them whatever it weighs. Named after the sampling rule.
+    """
+    require(0 < p <= 1, "p", "above 0, at most 1", p)
+    weight = torch.zeros_like(batch.gate).scatter_(-1, batch.ids, batch.weights)
+    heavy = batch.own & (weight >= p * weight.amax(-1, keepdim=True))
+    baseline = heavy | (batch.own & (batch.rank == 0))
+    return weigh(batch, best(batch, baseline.any(-2, keepdim=True), batch.slots))
 
 
 def by_layer(batch: Batch, *, k0s: str) -> Selection:
