@@ -16,8 +16,8 @@ HEADER = (
 class Figures:
     """What a row says once it is compared; nats per token.
 
-    `difference` and its interval `low` to `high` are to the policy that it is compared with, 0 for
-    that policy itself; `ratio` and `divergence` are to stock.
+    `difference` and its interval `low` to `high` are to the policy that it is compared with, which
+    may be this one (`is_reference`); `ratio` and `divergence` are to stock.
     """
 
     policy: str
@@ -31,6 +31,7 @@ class Figures:
     high: float
     changed: float
     divergence: float
+    is_reference: bool
 
 
 def figures(rows: Sequence[Row], seed: int = 0, against: str = "stock") -> list[Figures]:
@@ -58,6 +59,7 @@ def _compare(row: Row, stock: Row, other: Row, seed: int) -> Figures:
         high=high,
         changed=row.per_token(row.changed).mean().item(),
         divergence=row.per_token(row.divergence).mean().item(),
+        is_reference=row is other,
     )
 
 
@@ -77,8 +79,8 @@ def table(compared: Sequence[Figures]) -> str:
 
 def _cells(f: Figures) -> tuple[str, ...]:
     numbers = (f"{f.active:.2f}", f"{f.ratio:.3f}", f"{f.cross_entropy:.4f}")
-    if f.difference == f.low == f.high == 0:
-        return (f.policy, str(f.batch), "", *numbers, "", "", "", "")
+    if f.is_reference:
+        return (f.policy, str(f.batch), f.parameters, *numbers, "", "", "", "")
     return (
         *(f.policy, str(f.batch), f.parameters, *numbers),
         *(f"{f.difference:+.4f}", f"{f.low:+.4f} .. {f.high:+.4f}"),

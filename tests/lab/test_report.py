@@ -74,6 +74,9 @@ def test_table():
         assert column in header
     assert stock.split() == ["stock", "2", "5.00", "1.000", "1.5000"]
     cells = ["oea", "2", "k0=4,max_rank=9", "3.50", "0.700", "1.7500", "+0.2500"]
+    # one that turns out like the reference is compared all the same
+    alike = dataclasses.replace(STOCK, policy="sere:top=3,rho=1.0")
+    assert "+0.0000 .. +0.0000" in table(figures([STOCK, alike])).splitlines()[-1]
     assert ours.split() == [*cells, "+0.2500", "..", "+0.2500", "12.50", "%", "0.25000"]
     assert header.index("T/stock") + len("T/stock") == ours.index("0.700") + len("0.700")
 
