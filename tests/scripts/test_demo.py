@@ -69,6 +69,8 @@ def test_interrupt_leaves_no_process_behind(sign):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # a shell's background job ignores Ctrl-C, and so would what it starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     for line in process.stderr:
         if line.startswith("starting SGLang"):
