@@ -11,8 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# outside the clone, beside the Python environment of environment.sh
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sglang-oea"
+from make_demo_model import CACHE
 
 
 def unpacked(release: str, cache: Path = CACHE) -> Path:

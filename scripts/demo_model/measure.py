@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from demo_model.architecture import gates
+from sglang_oea.lab.policies.batch import active
 
 # sequences that decode together when T is measured
 BATCH = 16
@@ -44,8 +45,7 @@ def uniform(experts: int, top_k: int, rows: int) -> float:
 
 def union(chosen: torch.Tensor, experts: int) -> torch.Tensor:
     """T `[layers, positions]` of choices `[layers, B, positions, K]`, all B decoding in step."""
-    hit = torch.zeros(*chosen.shape[:3], experts, dtype=torch.bool).scatter_(-1, chosen, True)
-    return hit.any(1).sum(-1)
+    return active(chosen.transpose(1, 2), experts)
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def evaluate(model: Any, held_out: torch.Tensor, tokenizer: Any) -> dict[str, An
     # a byte-level tokenizer spells one byte as one character
     sizes = torch.tensor([len(token) for token in spelled])
     nats, predicted, size = 0.0, 0, 0
-    active, loads = [], []
+    unions, loads = [], []
     for group in held_out[: len(held_out) // BATCH * BATCH].split(BATCH):
         with routed(model) as chosen:
             logits = model(input_ids=group, use_cache=False).logits[:, :-1]
@@ -77,11 +77,11 @@ def evaluate(model: Any, held_out: torch.Tensor, tokenizer: Any) -> dict[str, An
         predicted += target.numel()
         size += int(sizes[target].sum())
         ids = torch.stack(chosen)
-        active.append(union(ids.unflatten(1, group.shape), experts).float().mean(-1))
+        unions.append(union(ids.unflatten(1, group.shape), experts).float().mean(-1))
         counts = [layer.flatten().bincount(minlength=experts) for layer in ids]
         loads.append(torch.stack(counts) * experts / ids[0].numel())
     model.train(was_training)
-    layers, load = torch.stack(active).mean(0), torch.stack(loads).mean(0)
+    layers, load = torch.stack(unions).mean(0), torch.stack(loads).mean(0)
     return {
         "held_out": nats / predicted,
         "per_byte": nats / size,

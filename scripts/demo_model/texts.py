@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from make_demo_model import CHAT, EOS, PAD
+
 from demo_model.html_prose import prose
 
 
@@ -54,8 +56,6 @@ HELD_OUT = 32
 # characters; shorter pages are indices and stubs
 SHORTEST = 600
 VOCABULARY = 3072
-EOS, PAD = "<|end|>", "<|pad|>"
-CHAT = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
 
 
 def fetch(package: str, folder: Path) -> Path:

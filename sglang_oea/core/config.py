@@ -24,6 +24,13 @@ IMPLEMENTATIONS = ("auto", "triton", "torch")
 MAX_ROWS_LIMIT = 65536
 
 
+def explain(what: str, *, where: object, got: object, expected: str, fix: str) -> str:
+    """What is wrong, where, what came, what was expected, and what helps: the text of an error."""
+    return (
+        f"{what}\n  where:    {where}\n  got:      {got}\n  expected: {expected}\n  fix:      {fix}"
+    )
+
+
 class Refusal(SystemExit):
     """A requested OEA that cannot run: what is wrong, where, and how to put it right.
 
@@ -32,10 +39,9 @@ class Refusal(SystemExit):
     """
 
     def __init__(self, what: str, *, where: str, got: str, expected: str, fix: str):
+        told = explain(what, where=where, got=got, expected=expected, fix=fix)
         super().__init__(
-            f"sglang_oea: {what}\n  where:    {where}\n  got:      {got}\n"
-            f"  expected: {expected}\n  fix:      {fix}\n"
-            f"  (SGLANG_OEA_STRICT=0 serves stock SGLang instead of stopping)"
+            f"sglang_oea: {told}\n  (SGLANG_OEA_STRICT=0 serves stock SGLang instead of stopping)"
         )
 
 

@@ -15,8 +15,8 @@ import torch
 from . import launch
 from .config import Config, Refusal
 from .gate import Gate, first_rows_valid
-from .routing import reroute
-from .scores import Router, from_logits, why_not
+from .reference import reroute_selection
+from .scores import Router, why_not
 from .stats import Stats
 from .trial import EXPERTS, disagreement
 from .version import __version__
@@ -167,28 +167,18 @@ class Rerouter:
 
     def _reference(self, layer_id, router, valid, weights, ids, logits, bias):
         line = self.index[layer_id]
-        choice, gate = from_logits(
+        new_weights, new_ids = reroute_selection(
+            router,
             logits,
-            router.scoring,
-            correction_bias=bias,
-            num_expert_group=router.num_expert_group,
-            topk_group=router.topk_group,
-        )
-        routed, shared = slice(0, router.slots), slice(router.slots, None)
-        new_weights, new_ids = reroute(
-            choice,
-            gate,
-            ids[:, routed],
-            weights[:, routed],
+            bias,
+            ids,
+            weights,
             self.k0_table[line].gather(0, valid.sum(0, keepdim=True)),
-            renormalize=router.renormalize,
-            valid=valid,
-            max_rank=self.config.max_rank,
+            valid,
+            self.config.max_rank,
         )
-        self.stats.add(line, ids[:, routed], new_ids, valid, logits.shape[-1])
-        if ids.shape[-1] > router.slots:
-            new_ids = torch.cat([new_ids, ids[:, shared]], dim=-1)
-            new_weights = torch.cat([new_weights, weights[:, shared]], dim=-1)
+        routed = slice(0, router.slots)
+        self.stats.add(line, ids[:, routed], new_ids[:, routed], valid, logits.shape[-1])
         return new_weights, new_ids
 
     def left_alone(self) -> dict[int, str]:

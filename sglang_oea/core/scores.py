@@ -47,6 +47,18 @@ class Router:
             biased=biased,
         )
 
+    def scores(
+        self, router_logits: torch.Tensor, correction_bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`(choice_scores, gate_scores)` of logits `[..., rows, N]`, see `from_logits`."""
+        return from_logits(
+            router_logits,
+            self.scoring,
+            correction_bias=correction_bias,
+            num_expert_group=self.num_expert_group,
+            topk_group=self.topk_group,
+        )
+
 
 def why_not(topk_config: Any, moe_runner_backend: str | None = None) -> str | None:
     """Why a layer with this `TopKConfig` is left alone, or None when it can be rerouted.

@@ -8,7 +8,7 @@ import torch
 
 from . import launch
 from .routing import reroute
-from .scores import Router, from_logits
+from .scores import Router
 from .stats import COLUMNS, Stats
 
 ROWS, EXPERTS, K0 = 24, 64, 3
@@ -27,8 +27,7 @@ def trial_batch(router: Router) -> tuple[torch.Tensor, torch.Tensor | None, torc
 def disagreement(router: Router, device: torch.device) -> str | None:
     """What the kernel does otherwise than the reference, or None. Synchronises."""
     logits, bias, valid = (None if t is None else t.to(device) for t in trial_batch(router))
-    groups = {"num_expert_group": router.num_expert_group, "topk_group": router.topk_group}
-    choice, gate = from_logits(logits, router.scoring, correction_bias=bias, **groups)
+    choice, gate = router.scores(logits, bias)
     ids = choice.topk(router.slots).indices.int()
     weights = gate.gather(-1, ids.long())
     # rows of invariants 9 and 10: what they hold must not spread

@@ -1,7 +1,7 @@
 """Route a server's recorded calls again: `sglang-oea trace`.
 
-`replay` computes from the recorded router logits what `core/routing.py` chooses, and compares with
-what the server served. Where they agree, an evaluation that routes through the same function
+`replay` computes from the recorded router logits what `core/reference.py` chooses, and compares
+with what the server served. Where they agree, an evaluation that routes through the same function
 measures what a server does.
 """
 
@@ -11,12 +11,11 @@ from pathlib import Path
 
 import torch
 
-from sglang_oea.core.routing import reroute
-from sglang_oea.core.scores import from_logits
+from sglang_oea.core.reference import reroute_selection
 from sglang_oea.core.stats import Stats
 
 from .errors import LabError
-from .trace import Call, Trace, read
+from .trace import Trace, read
 
 # of a weight; one unit of its dtype where that is coarser
 TOLERANCE = 1e-5
@@ -49,7 +48,16 @@ def replay(trace: Trace) -> Replay:
         routed = slice(0, call.router.slots)
         before, after = call.stock_ids[:, routed], call.ids[:, routed]
         stats.add(0, before, after, call.valid, call.logits.shape[-1])
-        weights, ids = _rerouted(call, trace.max_rank)
+        weights, ids = reroute_selection(
+            call.router,
+            call.logits,
+            call.bias,
+            call.stock_ids,
+            call.stock_weights,
+            call.k0,
+            call.valid,
+            trace.max_rank,
+        )
         # [rows]
         other_ids = (ids != call.ids).any(-1)
         other_weights = ~_close(weights, call.weights).all(-1) & ~other_ids
@@ -98,32 +106,6 @@ def run(folder: str) -> int:
 
 def _mean(counters: dict[str, int], column: str) -> str:
     return f"{counters[column] / counters['calls']:.1f}" if counters["calls"] else "-"
-
-
-def _rerouted(call: Call, max_rank: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    router = call.router
-    choice, gate = from_logits(
-        call.logits,
-        router.scoring,
-        correction_bias=call.bias,
-        num_expert_group=router.num_expert_group,
-        topk_group=router.topk_group,
-    )
-    routed, shared = slice(0, router.slots), slice(router.slots, None)
-    weights, ids = reroute(
-        choice,
-        gate,
-        call.stock_ids[:, routed],
-        call.stock_weights[:, routed],
-        call.k0,
-        renormalize=router.renormalize,
-        valid=call.valid,
-        max_rank=max_rank,
-    )
-    return (
-        torch.cat([weights, call.stock_weights[:, shared]], -1),
-        torch.cat([ids, call.stock_ids[:, shared]], -1),
-    )
 
 
 def _close(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

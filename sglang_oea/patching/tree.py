@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from sglang_oea.core.config import explain
+
 # path below the folder that holds sglang/ -> content, None where there is no such file
 Files = dict[str, bytes | None]
 
@@ -16,10 +18,8 @@ class PatchError(Exception):
     """What was asked for cannot be done; nothing was changed."""
 
     def __init__(self, what: str, *, where: object, got: str, expected: str, fix: str):
-        super().__init__(
-            f"error: {what}\n  where:    {where}\n  got:      {got}\n"
-            f"  expected: {expected}\n  fix:      {fix}"
-        )
+        told = explain(what, where=where, got=got, expected=expected, fix=fix)
+        super().__init__(f"error: {told}")
 
 
 @dataclass(frozen=True)
